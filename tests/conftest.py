@@ -1,0 +1,35 @@
+"""What every test stands on: an environment without the user's own runs, cluster or state."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No variable of a surrounding job or run is seen, and nothing is written to the user's own folders."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith(("M4OPS_", "SLURM_", "SBATCH_", "SQUEUE_", "WANDB_")):
+                patch.delenv(name)
+        home: Path = tmp_path_factory.mktemp("home")
+        patch.setenv("XDG_STATE_HOME", str(home / "state"))
+        patch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+        patch.setenv("WANDB_MODE", "offline")
+        yield
+
+
+@pytest.fixture(scope="session")
+def need() -> Callable[[str, str], str]:
+    """``need("crontab", "cron")``: the path of a command; without it the test fails, naming the package."""
+
+    def find(command: str, package: str) -> str:
+        path = shutil.which(command)
+        if path is None:
+            pytest.fail(f"{command} is missing; as root: apt-get install {package}", pytrace=False)
+        return path
+
+    return find
