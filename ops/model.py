@@ -1,0 +1,295 @@
+"""The words of m4ops: what a run is, and what was seen of it at one instant. Frozen, and nothing here reads or writes.
+
+Times are UTC seconds since the epoch, sizes are bytes, steps are optimizer steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+POINTER = "latest_opt_step_dir"
+"""File in SAVE_DIR naming the checkpoint a resume takes (huggingface/smollm, vision/m4/training/trainer.py)."""
+RESUME_INFOS = "resume_run_infos.json"
+FINISHED = "finished-saving"
+OPS_DIR = ".m4ops"
+"""m4ops's own folder in SAVE_DIR: journal, originals, temporaries."""
+DISCARDED = "discarded"
+"""Folder in SAVE_DIR for checkpoints of a discarded branch; its name must not contain `opt_step` (upload scripts parse such names)."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A source that could not be read, with the reason. It never triggers an action and is never shown as healthy."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class Severity(IntEnum):
+    """As Nagios plugins have them (also their exit codes)."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where a run's files are. A path that was not found is None; `why` of the lookup is told by `m4ops status`."""
+
+    dir: Path
+    name: str
+    log: Path | None = None
+    evals: Path | None = None
+    kill_switch: Path | None = None
+    save_switch: Path | None = None
+    trainer_config: Path | None = None
+    """The config the *next* job will read (named in m4ops.toml), not a `{job_id}_config.yaml` of the last one."""
+
+    def checkpoint(self, step: int) -> Path:
+        return self.dir / f"opt_step-{step}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job or one array task as the scheduler reports it."""
+
+    id: str
+    """What `scontrol` takes: `1234`, `1234_3`, or `1234_[4-20%1]` for the pending rest of an array."""
+    array_id: str
+    task: str
+    raw_id: str
+    state: str
+    reason: str
+    name: str
+    user: str
+    nodes: str = ""
+    node_count: int = 0
+    start: float | None = None
+    """Start, or the scheduler's expectation of it while PENDING."""
+    end: float | None = None
+    """End, or when the time limit will end it."""
+    submit: float | None = None
+    comment: str = ""
+    workdir: str = ""
+
+    @property
+    def running(self) -> bool:
+        return self.state in ("RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STAGE_OUT", "RESIZING", "STOPPED", "SIGNALING")
+
+    @property
+    def pending(self) -> bool:
+        return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
+
+    @property
+    def held(self) -> bool:
+        return self.pending and (
+            self.reason.startswith(("JobHeld", "launch failed requeued held", "launch_failed_requeued_held"))
+            or "requeued in held state" in self.reason
+            or self.state in ("REQUEUE_HOLD", "SPECIAL_EXIT")
+        )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One logged progress line."""
+
+    step: int
+    loss: float
+    lr: float | None = None
+    line: int = 0
+    """1-based line number in the log."""
+    offset: int = 0
+    """Byte offset of the line in the log."""
+    time: float | None = None
+    elapsed: float | None = None
+    """Seconds since the job started, as the trainer prints it."""
+    total: int | None = None
+    """The step at which training ends."""
+    fields: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """A log line that is no progress but means something: what kind, where, and the value it carries."""
+
+    kind: str
+    """`node-failure`, `saved`, `wandb-id`, `kill-switch`, `sigterm`, `time-over`, `max-steps`, `cancelled`, `traceback`, …"""
+    line: int
+    offset: int
+    text: str
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class LrSite:
+    """One learning-rate value in one file of a checkpoint."""
+
+    file: str
+    """Path relative to the checkpoint directory."""
+    label: str
+    value: float
+    kind: str = "float64"
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of bytes of a file (offset, length), with what it holds."""
+
+    label: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """What an intervention may need of one state file of a checkpoint: its LR values and its optimizer moments."""
+
+    file: str
+    fingerprint: str
+    lr: tuple[LrSite, ...] = ()
+    moments: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One `opt_step-N` directory. `problems` is empty when a resume can take it."""
+
+    step: int
+    path: Path
+    problems: tuple[str, ...] = ()
+    stray: tuple[str, ...] = ()
+    markers: tuple[str, ...] = ()
+    saved: float | None = None
+    size: int | None = None
+    infos: str | Unknown = Unknown("not read")
+    """The text of `resume_run_infos.json`."""
+    wandb_id: str | Unknown = Unknown("not read")
+    states: tuple[StateFile, ...] | Unknown = Unknown("not read")
+
+    @property
+    def complete(self) -> bool:
+        return not self.problems
+
+
+@dataclass(frozen=True)
+class EvalLine:
+    """One line of the evaluations file. `step` is None for a torn or foreign line, with `problem` saying why."""
+
+    line: int
+    step: int | None
+    task: str = ""
+    score: str = ""
+    shots: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Evals:
+    """The evaluations file: its content's fingerprint, its lines, and the archives beside it."""
+
+    path: Path
+    fingerprint: str
+    lines: tuple[EvalLine, ...]
+    archives: tuple[int, ...] = ()
+    """The K of each `{run}_evaluations_archive_exp_{K}.jsonl`."""
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """`latest_opt_step_dir`: its text, the step it names, or the problem with it."""
+
+    text: str
+    step: int | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class LogView:
+    """What the log says, in order of its lines."""
+
+    path: Path
+    size: int
+    modified: float
+    samples: tuple[Sample, ...]
+    events: tuple[LogEvent, ...]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the first log lines after a resume must show. All of it optional.
+
+    `lr` holds (step, lr) points the logged LR must lie on; between and beyond them it is compared by interpolation.
+    """
+
+    resume_step: int | None = None
+    lr: tuple[tuple[int, float], ...] = ()
+    lr_tolerance: float = 2e-3
+    """Relative; three decimals of the trainer's `%.3E` leave 5e-4."""
+    wandb_new: bool | None = None
+    wandb_id: str = ""
+    """The id the old branch had."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change as the journal tells it."""
+
+    id: str
+    time: float
+    user: str
+    title: str
+    command: str
+    status: str
+    """`applied`, `undone`, `rolled back`, `unfinished`."""
+    expectation: Expectation | None = None
+    log_offset: int | None = None
+    """Size of the run's log when the change was applied: what comes after it is evidence."""
+    undoes: str = ""
+    wish: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One picture of a run: all that is known at one instant. What could not be read is Unknown with its reason."""
+
+    run: Run
+    now: float
+    user: str
+    jobs: tuple[Job, ...] | Unknown
+    pointer: Pointer | Unknown
+    checkpoints: tuple[Checkpoint, ...] | Unknown
+    log: LogView | Unknown
+    evals: Evals | Unknown
+    history: tuple[Change, ...] | Unknown
+    kill_switch_set: bool | Unknown = Unknown("not read")
+    folders: tuple[str, ...] = ()
+    """Sub-folders of `discarded/`, relative to it; `''` when `discarded/` itself exists."""
+    trainer_config: str | Unknown = Unknown("m4ops.toml names no trainer config")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a detector says, with its evidence. It never acts; `actions` are commands an operator may consider."""
+
+    kind: str
+    severity: Severity
+    summary: str
+    evidence: tuple[str, ...] = ()
+    step: int | None = None
+    line: int | None = None
+    node: str = ""
+    runbook: str = ""
+    actions: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What makes two findings the same episode."""
+        return f"{self.kind}:{self.node or ''}"
