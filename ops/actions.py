@@ -1,0 +1,259 @@
+"""What m4ops can do to the world: eight kinds of action, each with its `before`, its `after` and its inverse.
+
+Actions are data. The executor carries them out; nothing here reads or writes. `before` is the safety catch: where the
+world no longer holds it, nothing is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import PurePath
+from typing import Any, ClassVar
+
+from ops.errors import BadInput
+from ops.model import Span
+
+
+@dataclass(frozen=True)
+class WriteText:
+    """Replace a small text file whole. None stands for "no such file", so this also touches and removes.
+
+    Bytes that are no UTF-8 travel as surrogate escapes.
+    """
+
+    kind: ClassVar[str] = "write-text"
+    path: str
+    before: str | None
+    after: str | None
+    why: str = ""
+
+    def describe(self) -> str:
+        if self.after is None:
+            return f"remove {self.path}"
+        if self.before is None and not self.after:
+            return f"create {self.path} (empty)"
+        if "\n" in (self.before or "") or "\n" in self.after:
+            changed = _changed_lines(self.before or "", self.after)
+            return f"edit {self.path}: {changed}"
+        return f"{self.path}: {self.before or 'nothing'} → {self.after}"
+
+    def inverse(self) -> Action:
+        return replace(self, before=self.after, after=self.before)
+
+
+@dataclass(frozen=True)
+class SetJson:
+    """Replace the value of one top-level key of a JSON file; every other byte stays. Values are JSON source text."""
+
+    kind: ClassVar[str] = "set-json"
+    path: str
+    key: str
+    before: str
+    after: str
+    why: str = ""
+
+    def describe(self) -> str:
+        return f"{self.path}: {self.key} {self.before} → {self.after}"
+
+    def inverse(self) -> Action:
+        return replace(self, before=self.after, after=self.before)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One number in a state file: where it lies and what it is before and after."""
+
+    label: str
+    offset: int
+    before: float
+    after: float
+    stored: str = "float64"
+
+
+@dataclass(frozen=True)
+class PatchState:
+    """Change numbers inside a torch state file, at their bytes."""
+
+    kind: ClassVar[str] = "patch-state"
+    path: str
+    edits: tuple[Edit, ...]
+
+    def describe(self) -> str:
+        seen = {f"{e.before:.6g} → {e.after:.6g}": 0 for e in self.edits}
+        for e in self.edits:
+            seen[f"{e.before:.6g} → {e.after:.6g}"] += 1
+        values = ", ".join(f"{text} ({n} of {len(self.edits)} LR fields)" for text, n in seen.items())
+        return f"{self.path}: {values}: " + ", ".join(e.label for e in self.edits[:6]) + (", …" if len(self.edits) > 6 else "")
+
+    def inverse(self) -> Action:
+        return replace(self, edits=tuple(replace(e, before=e.after, after=e.before) for e in self.edits))
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Rewrite a file by a recipe, keeping the original aside: the inverse puts the very original back.
+
+    The recipe keeps line ranges (1-based, inclusive) of a JSONL file, or fills byte spans with zeros.
+    """
+
+    kind: ClassVar[str] = "rewrite"
+    path: str
+    aside: str
+    before: str
+    """Fingerprint of the original."""
+    after: str
+    """Fingerprint of what the recipe makes of it."""
+    keep: tuple[tuple[int, int], ...] = ()
+    zero: tuple[Span, ...] = ()
+    restore: bool = False
+    why: str = ""
+
+    def describe(self) -> str:
+        if self.restore:
+            return f"{self.path}: original put back from {self.aside}"
+        what = f"zero {len(self.zero)} optimizer tensors" if self.zero else f"keep {self.kept} lines"
+        return f"{self.path}: {what}; the original stays as {self.aside}"
+
+    @property
+    def kept(self) -> int:
+        return sum(last - first + 1 for first, last in self.keep)
+
+    def inverse(self) -> Action:
+        return replace(self, restore=not self.restore)
+
+
+@dataclass(frozen=True)
+class Move:
+    """Rename a file or directory within one file system."""
+
+    kind: ClassVar[str] = "move"
+    source: str
+    target: str
+    why: str = ""
+
+    def describe(self) -> str:
+        return f"move {self.source} → {self.target}"
+
+    def inverse(self) -> Action:
+        return replace(self, source=self.target, target=self.source)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Make a folder, or remove an empty one."""
+
+    kind: ClassVar[str] = "folder"
+    path: str
+    make: bool = True
+
+    def describe(self) -> str:
+        return f"{'make' if self.make else 'remove'} folder {self.path}"
+
+    def inverse(self) -> Action:
+        return replace(self, make=not self.make)
+
+
+_OPPOSITE = {"hold": "release", "release": "hold"}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Tell the scheduler: `hold`, `release`, `requeue`, `cancel` of one job, whole array or task."""
+
+    kind: ClassVar[str] = "schedule"
+    verb: str
+    job: str
+    why: str = ""
+
+    def describe(self) -> str:
+        return f"{self.verb} job {self.job}" + (f" ({self.why})" if self.why else "")
+
+    def inverse(self) -> Action | None:
+        verb = _OPPOSITE.get(self.verb)
+        return replace(self, verb=verb) if verb else None
+
+
+@dataclass(frozen=True)
+class WaitFor:
+    """Wait for a condition, with a limit in seconds after which the plan is unfinished and says so.
+
+    Conditions: `stopped` (no job of the run runs), `saved` (a checkpoint above `value` is complete).
+    `replan`: what follows is computed again from the wish, for the world has moved meanwhile.
+    """
+
+    kind: ClassVar[str] = "wait-for"
+    condition: str
+    limit: float
+    value: str = ""
+    replan: bool = False
+
+    def describe(self) -> str:
+        words = {"stopped": "no job of the run is running", "saved": f"a complete checkpoint above step {self.value}"}
+        return f"wait until {words.get(self.condition, self.condition)} (at most {self.limit:.0f} s)"
+
+    def inverse(self) -> Action | None:
+        return None
+
+
+Action = WriteText | SetJson | PatchState | Rewrite | Move | Folder | Schedule | WaitFor
+KINDS: Mapping[str, type[Any]] = {
+    k.kind: k for k in (WriteText, SetJson, PatchState, Rewrite, Move, Folder, Schedule, WaitFor)
+}
+
+
+def to_json(action: Action) -> dict[str, object]:
+    """The action as plain JSON, with its kind."""
+    return {"kind": action.kind, **asdict(action)}
+
+
+def from_json(data: Mapping[str, Any]) -> Action:
+    """The action that `to_json` wrote. Raises BadInput for anything else."""
+    fields = dict(data)
+    kind = KINDS.get(str(fields.pop("kind", "")))
+    if kind is None:
+        raise BadInput(f"unknown kind of action: {data.get('kind')!r}", hint="was the plan made by a newer m4ops?")
+    try:
+        if "edits" in fields:
+            fields["edits"] = tuple(Edit(**e) for e in fields["edits"])
+        if "keep" in fields:
+            fields["keep"] = tuple((int(a), int(b)) for a, b in fields["keep"])
+        if "zero" in fields:
+            fields["zero"] = tuple(Span(**s) for s in fields["zero"])
+        action: Action = kind(**fields)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"a {data.get('kind')} action does not have its fields: {error}") from None
+    return action
+
+
+def paths(action: Action) -> tuple[str, ...]:
+    """Every path the action changes."""
+    match action:
+        case Move():
+            return (action.source, action.target)
+        case Rewrite():
+            return (action.path, action.aside)
+        case Schedule() | WaitFor():
+            return ()
+        case _:
+            return (action.path,)
+
+
+def inverse_of(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """What takes the actions back, last first. What has no inverse is left out."""
+    return tuple(inverse for action in reversed(actions) if (inverse := action.inverse()) is not None)
+
+
+def edits_state(actions: tuple[Action, ...]) -> bool:
+    """Whether a file a resume reads is changed: such plans need a run that cannot start meanwhile."""
+    return any(isinstance(a, SetJson | PatchState | Rewrite | Move | Folder) or _is_state_text(a) for a in actions)
+
+
+def _is_state_text(action: Action) -> bool:
+    return isinstance(action, WriteText) and PurePath(action.path).name == "latest_opt_step_dir"
+
+
+def _changed_lines(before: str, after: str) -> str:
+    old, new = before.splitlines(), after.splitlines()
+    pairs = [f"`{a.strip()}` → `{b.strip()}`" for a, b in zip(old, new, strict=False) if a != b]
+    return "; ".join(pairs) or f"{len(old)} → {len(new)} lines"

@@ -1,0 +1,137 @@
+"""A plan: the wish, its actions, what it costs, and what the log must show afterwards. JSON both ways."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ops import actions as act
+from ops.actions import Action
+from ops.errors import BadInput
+from ops.model import Expectation
+
+SCHEMA = "m4ops.plan/1"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the change throws away. None: not known."""
+
+    steps: int | None = None
+    node_hours: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One change, whole: reviewable by a second person, applied all or nothing, undone by its inverse."""
+
+    run: str
+    """SAVE_DIR."""
+    title: str
+    actions: tuple[Action, ...]
+    command: str = ""
+    wish: Mapping[str, Any] = field(default_factory=dict)
+    expectation: Expectation | None = None
+    cost: Cost = Cost()
+    notes: tuple[str, ...] = ()
+    created: float = 0.0
+    user: str = ""
+    undoes: str = ""
+    """Id of the change this plan takes back."""
+
+    @property
+    def irreversible(self) -> tuple[Action, ...]:
+        return tuple(a for a in self.actions if a.inverse() is None and not isinstance(a, act.WaitFor))
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as plain JSON."""
+    data = {k: v for k, v in vars(plan).items() if k not in ("actions", "expectation", "cost")}
+    return {
+        "schema": SCHEMA,
+        **data,
+        "wish": dict(plan.wish),
+        "notes": list(plan.notes),
+        "cost": asdict(plan.cost),
+        "expectation": asdict(plan.expectation) if plan.expectation else None,
+        "actions": [act.to_json(a) for a in plan.actions],
+    }
+
+
+def from_json(data: object) -> Plan:
+    """The plan that `to_json` wrote. Raises BadInput, naming what is wrong."""
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise BadInput(f"this is no plan of the form {SCHEMA}", hint="m4ops rewind … --out plan.json writes one")
+    fields = {k: v for k, v in data.items() if k != "schema"}
+    try:
+        fields["actions"] = tuple(act.from_json(a) for a in fields["actions"])
+        fields["cost"] = Cost(**fields["cost"])
+        fields["notes"] = tuple(fields["notes"])
+        fields["expectation"] = expectation_from_json(fields["expectation"])
+        return Plan(**fields)
+    except (KeyError, TypeError) as error:
+        raise BadInput(f"the plan lacks or misspells a field: {error}") from None
+
+
+def expectation_from_json(data: Mapping[str, Any] | None) -> Expectation | None:
+    """The expectation of a plan's or journal's JSON."""
+    if data is None:
+        return None
+    points = tuple((int(step), float(lr)) for step, lr in data.get("lr", ()))
+    return Expectation(**{**data, "lr": points})
+
+
+def dumps(plan: Plan) -> str:
+    """The plan as the text of a file."""
+    return json.dumps(to_json(plan), indent=2, ensure_ascii=False) + "\n"
+
+
+def loads(text: str) -> Plan:
+    """The plan of a file's text. Raises BadInput."""
+    try:
+        return from_json(json.loads(text))
+    except ValueError as error:
+        raise BadInput(f"the plan is no JSON: {error}") from None
+
+
+def grew(old: tuple[Action, ...], new: tuple[Action, ...]) -> str:
+    """Why `new`, computed after a wait, is no mere growth of `old`; empty when it is.
+
+    While a job ends it may save once more: more is discarded and the pointer and evals moved on. Anything that the
+    operator saw must still be there with the same outcome.
+    """
+    wanted = {_outcome(a) for a in old}
+    have = {_outcome(a) for a in new}
+    if missing := wanted - have:
+        return "no longer planned: " + "; ".join(sorted(str(m) for m in missing))
+    strange = [a.describe() for a in new if _outcome(a) not in wanted and not isinstance(a, act.Move | act.Rewrite | act.Folder)]
+    return "newly planned: " + "; ".join(strange) if strange else ""
+
+
+def _outcome(action: Action) -> tuple[object, ...]:
+    match action:
+        case act.WriteText():
+            return (action.kind, action.path, action.after)
+        case act.Rewrite():
+            return (action.kind, action.path)
+        case act.Move():
+            return (action.kind, action.source)
+        case act.Folder():
+            return (action.kind,)
+        case _:
+            return (action.kind, action.describe())
+
+
+def inverse(plan: Plan, change_id: str, applied: tuple[Action, ...]) -> Plan:
+    """The plan that takes a change back."""
+    gone = tuple(f"cannot be taken back: {a.describe()}" for a in plan.irreversible)
+    return Plan(
+        run=plan.run,
+        title=f"undo of change {change_id} ({plan.title})",
+        actions=act.inverse_of(applied),
+        wish={"kind": "undo", "change": change_id},
+        notes=gone,
+        undoes=change_id,
+    )
