@@ -1,0 +1,68 @@
+"""`m4ops.toml`: one optional file a run, and one a user for the roots under which runs are found by name.
+
+A run needs no configuration at all; an unknown key is an error with a suggestion, so that a typing mistake is never
+a silent default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ops.errors import BadInput
+
+FILE = "m4ops.toml"
+
+
+@dataclass(frozen=True)
+class Config:
+    """What `m4ops.toml` may say. Relative paths are relative to the file's folder."""
+
+    save_dir: str = ""
+    """SAVE_DIR, when the file does not lie in it."""
+    name: str = ""
+    """The run's (and its Slurm jobs') name; default: the name of SAVE_DIR."""
+    log: str = ""
+    """The main log; default: `logs/main_log.txt`."""
+    evals: str = ""
+    """The evaluations file; default: `../evals/results/{run}_evaluations.jsonl` where it exists."""
+    kill_switch: str = ""
+    save_switch: str = ""
+    """Default of both: what the newest `{job_id}_config.yaml` says."""
+    trainer_config: str = ""
+    """The config file that the next job will read; needed for `--reset-optimizer` by the trainer's own switch."""
+    sinks: tuple[str, ...] = ()
+    """Where `m4ops check` sends new findings: `stdout:`, `https://…`, `mailto:…`, `smtp://host:port/…`."""
+    roots: tuple[str, ...] = ()
+    """Folders whose sub-folders are runs; for `--run NAME`."""
+
+
+def load(path: Path) -> Config:
+    """Read one configuration file. Raises BadInput, naming file, key and the nearest known key."""
+    import tomllib
+
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the configuration cannot be read: {error}", str(path)) from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"the configuration is no TOML: {error}", str(path)) from None
+    return Config(**{key: _checked(key, value, path) for key, value in data.items()})
+
+
+def _checked(key: str, value: Any, path: Path) -> Any:
+    known = {f.name: f.default for f in fields(Config)}
+    if key not in known:
+        import difflib
+
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else "known keys: " + ", ".join(known)
+        raise BadInput(f"unknown key `{key}`", str(path), hint)
+    if isinstance(known[key], tuple):
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise BadInput(f"`{key}` must be a list of strings", str(path), f'for instance: {key} = ["…"]')
+        return tuple(value)
+    if not isinstance(value, str):
+        raise BadInput(f"`{key}` must be a string", str(path), f'for instance: {key} = "…"')
+    return value

@@ -1,0 +1,125 @@
+"""Which run is meant, and where its files are.
+
+Order: `--run`, `M4OPS_RUN`, then upwards from the current folder. Any existing m4 SAVE_DIR is a run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ops import config as cfg
+from ops.errors import BadInput, RunNotFound
+from ops.model import POINTER, Run
+
+_YAML_KEYS = ("kill_switch_path", "save_switch_path")
+
+
+def find(wanted: str | None, cwd: Path, env: dict[str, str] | None = None) -> tuple[Run, cfg.Config]:
+    """The run named by `wanted` (a folder or a name), by M4OPS_RUN, or by the current folder. Raises RunNotFound."""
+    env = dict(os.environ) if env is None else env
+    said = wanted or env.get("M4OPS_RUN", "")
+    if said:
+        return _named(said, cwd, env)
+    for folder in (cwd, *cwd.parents):
+        if (folder / cfg.FILE).is_file() or _looks_like_run(folder):
+            return describe(folder)
+    raise RunNotFound(
+        "no run here: no folder from here up holds latest_opt_step_dir, an opt_step-N or m4ops.toml",
+        str(cwd),
+        "m4ops --run SAVE_DIR status, or export M4OPS_RUN=SAVE_DIR",
+    )
+
+
+def roots(env: dict[str, str]) -> tuple[Path, ...]:
+    """Folders whose sub-folders are runs: M4OPS_ROOTS (colon-separated), then `roots` of the user's m4ops.toml."""
+    listed = [Path(p) for p in env.get("M4OPS_ROOTS", "").split(":") if p]
+    home = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/")) / ".config") / "m4ops" / cfg.FILE
+    if home.is_file():
+        listed += [home.parent / p for p in cfg.load(home).roots]
+    return tuple(listed)
+
+
+def names(env: dict[str, str]) -> tuple[str, ...]:
+    """Run names under the configured roots, for shell completion."""
+    return tuple(sorted(d.name for root in roots(env) if root.is_dir() for d in root.iterdir() if _looks_like_run(d)))
+
+
+def _named(said: str, cwd: Path, env: dict[str, str]) -> tuple[Run, cfg.Config]:
+    path = cwd / said
+    if path.is_dir():
+        if not _looks_like_run(path) and not (path / cfg.FILE).is_file():
+            raise RunNotFound("this folder is no run", str(path), "a run holds latest_opt_step_dir, opt_step-N, logs/main_log.txt or m4ops.toml")
+        return describe(path)
+    if "/" not in said:
+        for root in roots(env):
+            if (root / said).is_dir():
+                return describe(root / said)
+    import difflib
+
+    near = difflib.get_close_matches(said, names(env), n=3)
+    hint = "did you mean " + ", ".join(near) + "?" if near else "give a folder, or list its parent in M4OPS_ROOTS"
+    raise RunNotFound(f"no run `{said}`", str(path), hint)
+
+
+def _looks_like_run(folder: Path) -> bool:
+    if (folder / POINTER).exists() or (folder / "logs" / "main_log.txt").is_file() or (folder / ".m4ops").is_dir():
+        return True
+    try:
+        return any(re.fullmatch(r"opt_step-\d+", e.name) for e in os.scandir(folder))
+    except OSError:
+        return False
+
+
+def describe(folder: Path) -> tuple[Run, cfg.Config]:
+    """The run of a folder, with its files' places from m4ops.toml, the newest `{job_id}_config.yaml` and convention."""
+    file = folder / cfg.FILE
+    config = cfg.load(file) if file.is_file() else cfg.Config()
+    save_dir = Path(os.path.abspath(folder / config.save_dir))
+    if not save_dir.is_dir():
+        raise BadInput(f"save_dir `{config.save_dir}` is no folder", str(file))
+    name = config.name or save_dir.name
+    said = _trainer_paths(save_dir)
+
+    def place(key: str, *conventions: Path | None) -> Path | None:
+        text = getattr(config, key)
+        if text:
+            return Path(os.path.abspath(folder / text))
+        return next((p for p in conventions if p is not None), None)
+
+    evals = save_dir.parent / "evals" / "results" / f"{name}_evaluations.jsonl"
+    run = Run(
+        dir=save_dir,
+        name=name,
+        log=place("log", _log(save_dir)),
+        evals=place("evals", evals if evals.is_file() else None),
+        kill_switch=place("kill_switch", said.get("kill_switch_path")),
+        save_switch=place("save_switch", said.get("save_switch_path")),
+        trainer_config=place("trainer_config"),
+    )
+    return run, config
+
+
+def _log(save_dir: Path) -> Path | None:
+    """`logs/main_log.txt`, else the newest `logs/*.out` (Slurm's own output file)."""
+    main = save_dir / "logs" / "main_log.txt"
+    if main.is_file():
+        return main
+    outs = sorted((save_dir / "logs").glob("*.out"), key=lambda p: p.stat().st_mtime)
+    return outs[-1] if outs else None
+
+
+def _trainer_paths(save_dir: Path) -> dict[str, Path]:
+    """Kill and save switch as the newest `{job_id}_config.yaml` names them (anywhere in it)."""
+    configs = [p for p in save_dir.glob("*_config.yaml") if "accelerate" not in p.name]
+    if not configs:
+        return {}
+    text = max(configs, key=lambda p: (p.stat().st_mtime, p.name)).read_text(encoding="utf-8", errors="replace")
+    found: dict[str, Path] = {}
+    for key in _YAML_KEYS:
+        match = re.search(rf"^[ \t]*{key}[ \t]*:[ \t]*(.+?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
+        value = match.group(1).strip("'\"") if match else ""
+        if value and value not in ("null", "~", "None"):
+            found[key] = Path(os.path.abspath(save_dir / value))
+    return found

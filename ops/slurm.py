@@ -1,0 +1,79 @@
+"""Slurm as its commands tell it: one `squeue` for the queue, `scontrol` for what an operator orders.
+
+Formats and texts: squeue(1), scontrol(1) of Slurm 22.05; the times are epochs (SLURM_TIME_FORMAT=%s).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ops.errors import OpsError, Unreachable
+from ops.model import Job, Run, Unknown
+from ops.shell import Answer, Shell
+
+TIMEOUT = 15.0
+"""Seconds m4ops waits for a controller: MessageTimeout's default (10 s) and some."""
+_SEPARATOR = "\x1f"
+_FIELDS = ("%F", "%K", "%A", "%T", "%r", "%N", "%D", "%S", "%e", "%V", "%u", "%Z", "%k", "%j")
+TAG = "m4ops:"
+"""A job's comment names its run's SAVE_DIR after this."""
+
+
+def queue(shell: Shell) -> tuple[Job, ...] | Unknown:
+    """Every job in the queue, of everybody: one question. A controller that does not answer is Unknown."""
+    answer = shell(("squeue", "-h", "-o", _SEPARATOR.join(_FIELDS)), TIMEOUT)
+    if answer.returncode != 0:
+        return Unknown(_first_line(answer) or f"squeue ended with {answer.returncode}")
+    return parse_queue(answer.stdout)
+
+
+def parse_queue(text: str) -> tuple[Job, ...]:
+    """The jobs of `squeue -h -o …`, one a line; the rest of an array stays one line (`1234_[4-20%1]`)."""
+    rows = (line.split(_SEPARATOR, len(_FIELDS) - 1) for line in text.splitlines() if line.strip())
+    return tuple(_job(row) for row in rows if len(row) == len(_FIELDS))
+
+
+def _job(row: Sequence[str]) -> Job:
+    array, task, raw, state, reason, nodes, count, start, end, submit, user, workdir, comment, name = (c.strip() for c in row)
+    if task in ("N/A", ""):
+        identity, task = raw, ""
+    else:
+        identity = f"{array}_[{task}]" if re.search(r"[-,%]", task) else f"{array}_{task}"
+    comment = "" if comment in ("(null)", "N/A") else comment
+    return Job(
+        identity, array, task, raw, state, reason, name, user, nodes, int(count) if count.isdigit() else 0,
+        _time(start), _time(end), _time(submit), comment, workdir,
+    )  # fmt: skip
+
+
+def _time(text: str) -> float | None:
+    return float(text) if text.isdigit() and int(text) > 0 else None
+
+
+def jobs_of(run: Run, owner: str, queued: tuple[Job, ...] | Unknown) -> tuple[Job, ...] | Unknown:
+    """The run's jobs: tagged by m4ops, or named as the run and of its owner, or working below SAVE_DIR."""
+    if isinstance(queued, Unknown):
+        return queued
+    below = str(run.dir) + "/"
+    return tuple(
+        j
+        for j in queued
+        if f"{TAG}{run.dir}" in j.comment.split() or (j.name == run.name and j.user == owner) or (j.workdir + "/").startswith(below)
+    )
+
+
+def order(shell: Shell, verb: str, job: str) -> None:
+    """Hold, release, requeue, requeuehold or cancel a job, an array or a task. Raises with Slurm's own words."""
+    argv = ("scancel", job) if verb == "cancel" else ("scontrol", verb, job)
+    answer = shell(argv, TIMEOUT)
+    if answer.returncode == 0:
+        return
+    said = _first_line(answer) or f"exit code {answer.returncode}"
+    kind = Unreachable if answer.returncode == 124 or "contact" in said or "timed out" in said else OpsError
+    raise kind(f"`{' '.join(argv)}` failed: {said}", f"job {job}", f"scontrol show job {job}")
+
+
+def _first_line(answer: Answer) -> str:
+    text = (answer.stderr or answer.stdout).strip()
+    return text.splitlines()[0] if text else ""
