@@ -94,7 +94,8 @@ class PatchState:
 class Rewrite:
     """Rewrite a file by a recipe, keeping the original aside: the inverse puts the very original back.
 
-    The recipe keeps line ranges (1-based, inclusive) of a JSONL file, or fills byte spans with zeros.
+    The recipe keeps line ranges (1-based, inclusive) of a JSONL file, or fills the spans of a state file with zeros and
+    sets the numbers of `edits`.
     """
 
     kind: ClassVar[str] = "rewrite"
@@ -102,10 +103,11 @@ class Rewrite:
     aside: str
     before: str
     """Fingerprint of the original."""
-    after: str
-    """Fingerprint of what the recipe makes of it."""
+    after: str = ""
+    """Fingerprint of what the recipe makes of it; filled in when it is built."""
     keep: tuple[tuple[int, int], ...] = ()
     zero: tuple[Span, ...] = ()
+    edits: tuple[Edit, ...] = ()
     restore: bool = False
     why: str = ""
 
@@ -113,6 +115,7 @@ class Rewrite:
         if self.restore:
             return f"{self.path}: original put back from {self.aside}"
         what = f"zero {len(self.zero)} optimizer tensors" if self.zero else f"keep {self.kept} lines"
+        what += f" and set {len(self.edits)} LR fields" if self.edits else ""
         return f"{self.path}: {what}; the original stays as {self.aside}"
 
     @property
@@ -240,8 +243,14 @@ def paths(action: Action) -> tuple[str, ...]:
 
 
 def inverse_of(actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """What takes the actions back, last first. What has no inverse is left out."""
-    return tuple(inverse for action in reversed(actions) if (inverse := action.inverse()) is not None)
+    """What takes the actions back, last first. What has no inverse, and a file set and removed again, is left out."""
+    net = {}
+    for a in actions:
+        if isinstance(a, WriteText):
+            net[a.path] = (net.get(a.path, (a.before,))[0], a.after)
+    idle = {path for path, (first, last) in net.items() if first == last}
+    kept = (a for a in reversed(actions) if not (isinstance(a, WriteText) and a.path in idle))
+    return tuple(inverse for action in kept if (inverse := action.inverse()) is not None)
 
 
 def edits_state(actions: tuple[Action, ...]) -> bool:

@@ -1,0 +1,74 @@
+"""Writing the journal: one JSON line an event, appended and fsynced before the next thing happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ops import plan as plans
+from ops.errors import OpsError
+from ops.plan import Plan
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Appends the events of one change."""
+
+    path: Path
+    id: str
+    user: str
+    now: Callable[[], float]
+
+    @property
+    def run_dir(self) -> Path:
+        return self.path.parent.parent
+
+    def plan(self, plan: Plan, log_size: int | None, event: str = "plan") -> None:
+        self._append(event, user=self.user, host=socket.gethostname(), log_size=log_size, plan=plans.to_json(plan))
+
+    def applying(self, index: int, splices: tuple[tuple[int, bytes, bytes], ...] = ()) -> None:
+        hexed = [(o, a.hex(), b.hex()) for o, a, b in splices]
+        self._append("applying", action=index, **({"splices": hexed} if hexed else {}))
+
+    def applied(self, index: int) -> None:
+        self._append("applied", action=index)
+
+    def end(self, event: str, quiet: bool = False) -> None:
+        """`done` or `rolled-back`; quietly where the world is right already and only the note may fail."""
+        with contextlib.suppress(OpsError) if quiet else contextlib.nullcontext():
+            self._append(event)
+
+    def _append(self, event: str, **fields: Any) -> None:
+        record = {"id": self.id, "event": event, "time": self.now(), **fields}
+        try:
+            append(self.path, json.dumps(record, ensure_ascii=True))
+        except OSError as error:
+            raise OpsError(f"the journal cannot be written: {error.strerror}", str(self.path)) from error
+
+
+def append(path: Path, line: str) -> None:
+    """Append a line durably; a torn line that a crash left is ended first, and one that fails is taken back."""
+    new = not path.exists()
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        size = os.fstat(handle).st_size
+        torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+        data = (b"\n" if torn else b"") + line.encode() + b"\n"
+        written = os.write(handle, data)
+        if written != len(data):
+            os.ftruncate(handle, size)
+            raise OSError(28, "No space left on device", str(path))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    if new:
+        with contextlib.suppress(OSError):
+            shutil.copymode(path.parent, path)
+            os.chmod(path, path.stat().st_mode & 0o666)

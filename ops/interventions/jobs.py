@@ -1,0 +1,149 @@
+"""Wishes about the jobs: hold, release, requeue, stop by the kill switch, save by the save switch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from ops.actions import Action, Schedule, WaitFor, WriteText
+from ops.errors import Refused
+from ops.interventions import Simple, parking
+from ops.model import Job, Snapshot
+
+SAVE_LIMIT = 1800.0
+
+
+@dataclass(frozen=True)
+class Hold(Simple):
+    """Keep the queued tasks from starting. What runs goes on; `m4ops stop` ends it."""
+
+    kind: ClassVar[str] = "hold"
+    why: str = ""
+    until: str = ""
+
+    def title(self, snapshot: Snapshot) -> str:
+        return f"hold {snapshot.run.name}" + (f": {self.why}" if self.why else "")
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        jobs = own(snapshot)
+        if not jobs:
+            raise Refused("no job of this run is in the queue", snapshot.run.name, "m4ops status")
+        loose = [j for j in jobs if not j.held]
+        if not [j for j in loose if j.pending] and not [j for j in loose if j.running]:
+            raise Refused("every job of this run is held already", snapshot.run.name, "m4ops release lets them go")
+        return parking.holds(snapshot, loose)
+
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        running = [j for j in own(snapshot) if j.running]
+        said = [f"{j.id} goes on running on {j.nodes}; m4ops stop ends it, saved" for j in running]
+        return (*said, "for the planning channel:\n" + planning_note(snapshot, self.why, self.until))
+
+
+def planning_note(snapshot: Snapshot, why: str, until: str) -> str:
+    """The note that lets others use the idle nodes: which become free, when, and until when."""
+    jobs = own(snapshot)
+    running = [j for j in jobs if j.running]
+    arrays = ", ".join(dict.fromkeys(j.array_id for j in jobs))
+    lines = [f"{snapshot.run.name} (job {arrays}) is on hold" + (f": {why}" if why else "") + "."]
+    for job in running:
+        end = f", at the latest {_clock(job.end)}" if job.end else ""
+        lines.append(f"{job.node_count} node(s) {job.nodes} become free when task {job.id} ends{end}.")
+    if not running:
+        lines.append("No task runs: its nodes are free now.")
+    lines.append(f"They are free to use until {until or f'we release it; {snapshot.user} will say so here first'}.")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Release(Simple):
+    """Let the held tasks start."""
+
+    kind: ClassVar[str] = "release"
+
+    def title(self, snapshot: Snapshot) -> str:
+        return f"release {snapshot.run.name}"
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        held = [j for j in own(snapshot) if j.held or (j.running and j.reason.startswith("JobHeld"))]
+        if not held:
+            raise Refused("no job of this run is held", snapshot.run.name, "m4ops status")
+        return tuple(Schedule("release", array) for array in dict.fromkeys(j.array_id for j in held))
+
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        if snapshot.kill_switch_set is True:
+            return (f"the kill switch is set ({snapshot.run.kill_switch}): every task will exit at once until it is removed",)
+        return ()
+
+
+@dataclass(frozen=True)
+class Requeue(Simple):
+    """Put running tasks back into the queue, each by its own id: a requeued array would revive its finished tasks."""
+
+    kind: ClassVar[str] = "requeue"
+    job: str = ""
+
+    def title(self, snapshot: Snapshot) -> str:
+        return f"requeue {self.job or 'the running task of ' + snapshot.run.name}"
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        running = [j for j in own(snapshot) if j.running and self.job in ("", j.id, j.raw_id)]
+        if not running:
+            raise Refused(f"no running task{' ' + self.job if self.job else ''} of this run", snapshot.run.name, "m4ops status")
+        return tuple(Schedule("requeue", j.id) for j in running)
+
+
+@dataclass(frozen=True)
+class Stop(Simple):
+    """Save, then end: hold what waits, set the kill switch, wait for the end, remove the switch."""
+
+    kind: ClassVar[str] = "stop"
+
+    def title(self, snapshot: Snapshot) -> str:
+        return f"stop {snapshot.run.name}"
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        jobs = own(snapshot)
+        running, loose = [j for j in jobs if j.running], [j for j in jobs if j.pending and not j.held]
+        if not running:
+            raise Refused("no job of this run is running", snapshot.run.name, "m4ops hold keeps queued tasks from starting")
+        switch = snapshot.run.kill_switch
+        if switch is None:
+            raise Refused("no kill switch is known: no {job_id}_config.yaml names kill_switch_path", str(snapshot.run.dir), 'm4ops.toml can: kill_switch = "…"')
+        return (*parking.holds(snapshot, loose), *parking.stop(snapshot, running, more_to_come=True))
+
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        loose = [j for j in own(snapshot) if j.pending]
+        return ("queued tasks stay held: m4ops release starts the next one",) if loose else ()
+
+
+@dataclass(frozen=True)
+class Save(Simple):
+    """Have the running trainer save now, by its save switch, and wait for the checkpoint."""
+
+    kind: ClassVar[str] = "save"
+
+    def title(self, snapshot: Snapshot) -> str:
+        return f"save {snapshot.run.name} now"
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        switch = snapshot.run.save_switch
+        if switch is None:
+            raise Refused("no save switch is known: no {job_id}_config.yaml names save_switch_path", str(snapshot.run.dir), 'm4ops.toml can: save_switch = "…"')
+        if not any(j.running for j in parking.queue(snapshot)):
+            raise Refused("no job of this run is running: nobody would see the switch", snapshot.run.name, "m4ops status")
+        highest = max((c.step for c in snapshot.checkpoints or () if c.complete), default=-1)
+        return (WriteText(str(switch), None, "", "save switch on; the trainer removes it"), WaitFor("saved", SAVE_LIMIT, str(highest)))
+
+
+def own(snapshot: Snapshot) -> tuple[Job, ...]:
+    """The run's jobs, all of them the user's own. Raises Refused otherwise."""
+    jobs = parking.queue(snapshot)
+    foreign = next((j for j in jobs if j.user != snapshot.user), None)
+    if foreign:
+        raise Refused(f"job {foreign.id} belongs to {foreign.user}, and m4ops acts on your own jobs only", snapshot.run.name, f"ask {foreign.user}")
+    return jobs
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,203 @@
+"""Change the learning rate inside a checkpoint: every LR field, in every file, on every rank.
+
+The scheduler's `base_lrs` and `_last_lr` alone are not enough: with a LambdaLR the first resumed step still runs with
+the optimizer's own `lr`, and most other schedulers never read those two again. The project's own experiments
+(tests/test_lr_sites.py) show that scaling every LR field present scales the whole future curve.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ops.actions import Action, Edit, PatchState
+from ops.errors import BadInput, Refused
+from ops.interventions import Simple, parking, targets
+from ops.interventions.parking import Parking
+from ops.model import Checkpoint, Expectation, LogView, Snapshot, StateFile
+
+EXPECTED_POINTS = 40
+CHANGING = ("scale-lr", "set-lr", "rewind")
+
+
+@dataclass(frozen=True)
+class ScaleLr(Simple):
+    """Multiply the learning rate that the next resume starts with."""
+
+    kind: ClassVar[str] = "scale-lr"
+    factor: float
+    at: int | None = None
+    again: bool = False
+    hold: bool = False
+    restart: bool = False
+    assume_stopped: bool = False
+
+    def title(self, snapshot: Snapshot) -> str:
+        return f"scale the LR of opt_step-{self._step(snapshot)} by {self.factor:g}"
+
+    def inspects(self, snapshot: Snapshot) -> frozenset[int]:
+        return frozenset({self._step(snapshot)})
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        check_factor(self.factor)
+        checkpoint = targets.resumable(snapshot, self._step(snapshot))
+        refuse_second(snapshot, checkpoint.step, self.again)
+        before, after = parking.around(snapshot, Parking(self.hold, self.restart, self.assume_stopped))
+        return (*before, *scaled(checkpoint, self.factor), *after)
+
+    def expect(self, snapshot: Snapshot) -> Expectation | None:
+        step = self._step(snapshot)
+        return Expectation(resume_step=step, **lr_promise(snapshot, step, self.factor))
+
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        return about_pointer(snapshot, self._step(snapshot))
+
+    def _step(self, snapshot: Snapshot) -> int:
+        return targets.pointed(snapshot) if self.at is None else self.at
+
+
+@dataclass(frozen=True)
+class SetLr(Simple):
+    """Set the current learning rate of the checkpoint; the schedule from there on is scaled by the same factor."""
+
+    kind: ClassVar[str] = "set-lr"
+    lr: float
+    at: int | None = None
+    again: bool = False
+    hold: bool = False
+    restart: bool = False
+    assume_stopped: bool = False
+
+    def title(self, snapshot: Snapshot) -> str:
+        return f"set the LR of opt_step-{self._step(snapshot)} to {self.lr:g}"
+
+    def inspects(self, snapshot: Snapshot) -> frozenset[int]:
+        return frozenset({self._step(snapshot)})
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        check_lr(self.lr)
+        checkpoint = targets.resumable(snapshot, self._step(snapshot))
+        refuse_second(snapshot, checkpoint.step, self.again)
+        before, after = parking.around(snapshot, Parking(self.hold, self.restart, self.assume_stopped))
+        return (*before, *set_to(checkpoint, self.lr), *after)
+
+    def expect(self, snapshot: Snapshot) -> Expectation | None:
+        step = self._step(snapshot)
+        return Expectation(resume_step=step, **set_promise(snapshot, targets.resumable(snapshot, step), self.lr))
+
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        return (*about_set(targets.resumable(snapshot, self._step(snapshot)), self.lr), *about_pointer(snapshot, self._step(snapshot)))
+
+    def _step(self, snapshot: Snapshot) -> int:
+        return targets.pointed(snapshot) if self.at is None else self.at
+
+
+def check_factor(factor: float) -> None:
+    """Refuse what is no sensible factor: 0 (that is `set-lr 0`), negative, not finite."""
+    if factor == 0:
+        raise BadInput("a factor of 0 loses the LR: nothing could scale it back", hint="m4ops set-lr 0 sets it to 0, and m4ops undo brings it back")
+    if not math.isfinite(factor) or factor < 0:
+        raise BadInput(f"the factor must be a positive number, not {factor}", hint="m4ops scale-lr 0.75 lowers the LR by a quarter")
+    if not 1e-4 <= factor <= 100:
+        raise BadInput(f"a factor of {factor:g} is absurd", hint="m4ops set-lr sets the LR itself")
+
+
+def check_lr(lr: float) -> None:
+    """Refuse what is no learning rate."""
+    if not math.isfinite(lr) or not 0 <= lr <= 10:
+        raise BadInput(f"the LR must lie between 0 and 10, not {lr}", hint="m4ops set-lr 1e-5")
+
+
+def refuse_second(snapshot: Snapshot, step: int, again: bool) -> None:
+    """The same checkpoint's LR changed twice is a mistake (0.75² is no 0.75) until `again` says otherwise."""
+    for change in snapshot.history or ():
+        if change.status == "applied" and not change.undoes and _changed_lr(change.wish, step) and not again:
+            raise Refused(
+                f"the LR of opt_step-{step} was already changed by change {change.id} ({change.title})",
+                str(snapshot.run.dir),
+                f"m4ops undo {change.id} takes that back; --again changes it once more on top",
+            )
+
+
+def _changed_lr(wish: object, step: int) -> bool:
+    said = dict(wish) if isinstance(wish, dict) else {}
+    has = said.get("kind") in ("scale-lr", "set-lr") or said.get("scale_lr") is not None or said.get("set_lr") is not None
+    return has and said.get("step") == step
+
+
+def scaled(checkpoint: Checkpoint, factor: float) -> tuple[Action, ...]:
+    """One patch a file: every LR in it times the factor."""
+    return _patches(checkpoint, lambda _file, value: value * factor)
+
+
+def set_to(checkpoint: Checkpoint, lr: float) -> tuple[Action, ...]:
+    """One patch a file, so that the current LR is `lr`: all LRs by the same factor, or all alike from or to 0."""
+    now = current(checkpoint)
+    return _patches(checkpoint, lambda _file, value: lr if now == 0 or lr == 0 else value * (lr / now))
+
+
+def current(checkpoint: Checkpoint) -> float:
+    """The LR of the first parameter group, as the next step would use it."""
+    sites = [s for f in targets.states(checkpoint) for s in f.lr]
+    for ending in ("param_groups[0].lr", "_last_lr[0]", "base_lrs[0]"):
+        for site in sites:
+            if site.label.endswith(ending):
+                return site.value
+    raise Refused(f"opt_step-{checkpoint.step} holds no LR", str(checkpoint.path), "with DeepSpeed's own schedulers the LR lives in ds_config")
+
+
+def _patches(checkpoint: Checkpoint, new: object) -> tuple[Action, ...]:
+    files = [f for f in targets.states(checkpoint) if f.lr]
+    if not files:
+        current(checkpoint)
+    patches = (PatchState(str(checkpoint.path / f.file), edits_of(f, new)) for f in files)
+    return tuple(p for p in patches if p.edits)
+
+
+def edits_of(file: StateFile, new: object) -> tuple[Edit, ...]:
+    """The edits of a file's LR fields; a field that keeps its value is left out."""
+    pairs = ((site, new(file, site.value)) for site in file.lr)  # type: ignore[operator]
+    return tuple(Edit(s.label, s.offset, s.value, value, s.kind) for s, value in pairs if value != s.value)
+
+
+def lr_promise(snapshot: Snapshot, step: int, factor: float) -> dict[str, object]:
+    """What the log must show: the old branch's own LRs beyond `step`, times the factor.
+
+    Where the log has none beyond `step`, the last one before it, with room for the schedule's slope.
+    """
+    log = snapshot.log
+    samples = [s for s in log.samples if s.lr is not None] if isinstance(log, LogView) else []
+    beyond = {s.step: s.lr * factor for s in samples if s.step > step and s.lr is not None}
+    if beyond:
+        return {"lr": tuple(sorted(beyond.items())[:EXPECTED_POINTS])}
+    last = max((s for s in samples if s.step <= step), key=lambda s: s.step, default=None)
+    if last is None or last.lr is None:
+        return {}
+    return {"lr": ((last.step, last.lr * factor),), "lr_tolerance": 0.1}
+
+
+def set_promise(snapshot: Snapshot, checkpoint: Checkpoint, lr: float) -> dict[str, object]:
+    """As `lr_promise`, for an LR set to a value."""
+    now = current(checkpoint)
+    if lr == 0 or now == 0:
+        return {"lr": ((checkpoint.step, lr),), "lr_tolerance": 0.1}
+    return lr_promise(snapshot, checkpoint.step, lr / now)
+
+
+def about_set(checkpoint: Checkpoint, lr: float) -> tuple[str, ...]:
+    """What setting means here."""
+    now = current(checkpoint)
+    if lr == 0:
+        return (f"the current LR is {now:g}; every LR becomes 0 and stays 0 until `m4ops undo` or `m4ops set-lr`",)
+    if now == 0:
+        return (f"the current LR is 0; every LR field becomes {lr:g}: the schedule's peak and its present value alike",)
+    return (f"the current LR is {now:g}; the whole schedule from here on is scaled by {lr / now:.6g}",)
+
+
+def about_pointer(snapshot: Snapshot, step: int) -> tuple[str, ...]:
+    """A warning when the edited checkpoint is not the one that a resume takes."""
+    pointer = snapshot.pointer
+    if pointer and pointer.step != step:
+        return (f"a resume takes opt_step-{pointer.step}, not opt_step-{step}: this changes nothing until you rewind to it",)
+    return ()

@@ -1,0 +1,92 @@
+"""A state edit needs a run that does not run and cannot start meanwhile: nothing RUNNING, nothing PENDING and not held.
+
+With `hold` the plan first parks the run itself; with `restart` it also lets it go at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ops.actions import Action, Schedule, WaitFor, WriteText
+from ops.errors import Refused
+from ops.model import Job, Snapshot, Unknown
+
+STOP_LIMIT = 1800.0
+"""Seconds a job is given to save and exit: an 80B run's save took minutes, not half an hour."""
+
+
+@dataclass(frozen=True)
+class Parking:
+    """How a state-editing wish treats the run's jobs."""
+
+    hold: bool = False
+    restart: bool = False
+    assume_stopped: bool = False
+    """The operator's word that nothing runs, where no scheduler can be asked."""
+
+
+def queue(snapshot: Snapshot) -> tuple[Job, ...]:
+    """The run's jobs. Raises Refused when the queue is unknown."""
+    if isinstance(snapshot.jobs, Unknown):
+        raise Refused(
+            f"the queue is UNKNOWN: {snapshot.jobs.reason}; a running job would be edited under its feet",
+            snapshot.run.name,
+            "ask again, or add --assume-stopped if you know that no job of this run runs or waits",
+        )
+    return snapshot.jobs
+
+
+def around(snapshot: Snapshot, parking: Parking) -> tuple[tuple[Action, ...], tuple[Action, ...]]:
+    """The actions before and after an edit. Raises Refused, naming the way on."""
+    jobs = () if parking.assume_stopped else queue(snapshot)
+    running = [j for j in jobs if j.running]
+    loose = [j for j in jobs if j.pending and not j.held]
+    if (running or loose) and not (parking.hold or parking.restart):
+        raise Refused(
+            f"the run is not parked: {_told(running, loose)}",
+            snapshot.run.name,
+            "add --restart (or --hold) to make stopping part of this plan, or first m4ops hold, then m4ops stop",
+        )
+    foreign = [j for j in running + loose if j.user != snapshot.user]
+    if foreign:
+        raise Refused(
+            f"job {foreign[0].id} belongs to {foreign[0].user}, and m4ops acts on your own jobs only",
+            snapshot.run.name,
+            f"ask {foreign[0].user} to m4ops hold and m4ops stop it",
+        )
+    before = (*holds(snapshot, loose), *(stop(snapshot, running, bool(loose or _held(jobs))) if running else ()))
+    return before, releases(snapshot, jobs) if parking.restart else ()
+
+
+def holds(snapshot: Snapshot, pending: list[Job]) -> tuple[Action, ...]:
+    """Hold whole arrays: holding single tasks of a big one blocks the controller for minutes (with slurmdbd)."""
+    return tuple(Schedule("hold", array) for array in dict.fromkeys(j.array_id for j in pending))
+
+
+def stop(snapshot: Snapshot, running: list[Job], more_to_come: bool) -> tuple[Action, ...]:
+    """End the running tasks: by the kill switch (the trainer saves first) where one is known and held tasks follow.
+
+    Else each task is requeued and held, explicitly by its id: that kills it without a last save.
+    """
+    switch, settled = snapshot.run.kill_switch, WaitFor("stopped", STOP_LIMIT, replan=True)
+    if switch is None or not more_to_come:
+        return (*(Schedule("requeuehold", j.id) for j in running), settled)
+    on = () if snapshot.kill_switch_set is True else (WriteText(str(switch), None, "", "kill switch on"),)
+    return (*on, WaitFor("stopped", STOP_LIMIT), WriteText(str(switch), "", None, "kill switch off"), settled)
+
+
+def releases(snapshot: Snapshot, jobs: tuple[Job, ...]) -> tuple[Action, ...]:
+    """Let every array of the run go. Raises Refused when nothing is left in the queue to start."""
+    arrays = dict.fromkeys(j.array_id for j in jobs if j.pending or j.running)
+    if not arrays:
+        raise Refused("nothing of this run is in the queue: there is nothing to restart", snapshot.run.name, "submit it again after this change")
+    return tuple(Schedule("release", array) for array in arrays)
+
+
+def _held(jobs: tuple[Job, ...]) -> bool:
+    return any(j.held for j in jobs)
+
+
+def _told(running: list[Job], loose: list[Job]) -> str:
+    parts = [f"job {j.id} is {j.state} on {j.nodes or '?'}" for j in running]
+    return "; ".join(parts + [f"job {j.id} is {j.state} and not held: it may start at any moment" for j in loose])

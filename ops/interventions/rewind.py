@@ -1,0 +1,168 @@
+"""Resume from an earlier checkpoint: the intervention that cures most divergences, alone or with a lower LR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import ClassVar
+
+from ops.actions import Action, Folder, Move, WriteText
+from ops.errors import BadInput, Refused
+from ops.interventions import learning_rate as lr
+from ops.interventions import parking, small, targets
+from ops.interventions.parking import Parking
+from ops.model import DISCARDED, POINTER, Checkpoint, Evals, Expectation, LogView, Snapshot
+from ops.plan import Cost
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """Resume from an earlier checkpoint, with whatever belongs to that: evals, wandb run, discarded checkpoints, LR."""
+
+    kind: ClassVar[str] = "rewind"
+    to: str
+    scale_lr: float | None = None
+    set_lr: float | None = None
+    reset_optimizer: bool = False
+    keep_discarded: bool = False
+    keep_wandb_run: bool = False
+    again: bool = False
+    hold: bool = False
+    restart: bool = False
+    assume_stopped: bool = False
+
+    def title(self, snapshot: Snapshot) -> str:
+        extra = [f"LR × {self.scale_lr:g}"] if self.scale_lr is not None else []
+        extra += [f"LR = {self.set_lr:g}"] if self.set_lr is not None else []
+        extra += ["fresh optimizer"] if self.reset_optimizer else []
+        return f"rewind to opt_step-{self._step(snapshot)}" + (" with " + ", ".join(extra) if extra else "")
+
+    def inspects(self, snapshot: Snapshot) -> frozenset[int]:
+        return frozenset({self._step(snapshot)})
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        self._check()
+        target = targets.resumable(snapshot, self._step(snapshot))
+        before, after = parking.around(snapshot, Parking(self.hold, self.restart, self.assume_stopped))
+        edits = (
+            *self._lr(snapshot, target),
+            *self._wandb(target),
+            *trimmed(snapshot, target.step),
+            *(() if self.keep_discarded else moves(snapshot, target.step)),
+            *pointed_at(snapshot, target),
+        )
+        if not edits:
+            raise Refused(f"the run already resumes from opt_step-{target.step}, and nothing lies beyond it", str(snapshot.run.dir), "m4ops status")
+        return (*before, *edits, *after)
+
+    def expect(self, snapshot: Snapshot) -> Expectation | None:
+        target = targets.resumable(snapshot, self._step(snapshot))
+        old = target.wandb_id if isinstance(target.wandb_id, str) else ""
+        promise = lr.set_promise(snapshot, target, self.set_lr) if self.set_lr is not None else lr.lr_promise(snapshot, target.step, self.scale_lr or 1.0)
+        return Expectation(resume_step=target.step, wandb_new=not self.keep_wandb_run, wandb_id=old, **promise)  # type: ignore[arg-type]
+
+    def cost(self, snapshot: Snapshot) -> Cost:
+        return discarded_work(snapshot, self._step(snapshot))
+
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        step = self._step(snapshot)
+        said = [*about_evals(snapshot, step)]
+        if self.set_lr is not None:
+            said += lr.about_set(targets.resumable(snapshot, step), self.set_lr)
+        if self.keep_discarded:
+            said.append("discarded checkpoints stay where they are: new saves of the same steps will mix with them")
+        if self.reset_optimizer:
+            said += small.about_reset(snapshot)
+        if any(a.kind == "wait-for" for a in self.actions(snapshot)):
+            said.append("what follows the stop is computed again then: a checkpoint saved while the job ends is discarded too")
+        return tuple(said)
+
+    def _step(self, snapshot: Snapshot) -> int:
+        return targets.resolve(snapshot, self.to)
+
+    def _check(self) -> None:
+        if self.scale_lr is not None and self.set_lr is not None:
+            raise BadInput("--scale-lr and --set-lr exclude each other")
+        if self.scale_lr is not None:
+            lr.check_factor(self.scale_lr)
+        if self.set_lr is not None:
+            lr.check_lr(self.set_lr)
+
+    def _lr(self, snapshot: Snapshot, target: Checkpoint) -> tuple[Action, ...]:
+        changes: tuple[Action, ...] = ()
+        if self.scale_lr is not None or self.set_lr is not None:
+            lr.refuse_second(snapshot, target.step, self.again)
+            changes = lr.scaled(target, self.scale_lr) if self.scale_lr is not None else lr.set_to(target, self.set_lr or 0.0)
+        return small.reset(snapshot, target, changes) if self.reset_optimizer else changes
+
+    def _wandb(self, target: Checkpoint) -> tuple[Action, ...]:
+        return () if self.keep_wandb_run else small.emptied_wandb(target)
+
+
+def pointed_at(snapshot: Snapshot, target: Checkpoint) -> tuple[Action, ...]:
+    """The pointer names the target, in the style it was written in (the same parent path), without a newline."""
+    pointer = snapshot.pointer
+    if pointer and not pointer.problem and pointer.step == target.step:
+        return ()
+    parent = PurePath(pointer.text.strip()).parent if pointer and not pointer.problem else snapshot.run.dir
+    before = pointer.text if pointer and pointer.problem != "missing" else None
+    return (WriteText(str(snapshot.run.dir / POINTER), before, str(parent / target.path.name)),)
+
+
+def moves(snapshot: Snapshot, step: int) -> tuple[Action, ...]:
+    """Every checkpoint beyond `step` into `discarded/exp_K/`: no name there trips m4's resume or its upload script."""
+    beyond = [c for c in targets.known(snapshot) if c.step > step]
+    if not beyond:
+        return ()
+    base = snapshot.run.dir / DISCARDED
+    home = base / f"exp_{experiment(snapshot)}"
+    folders = () if "" in snapshot.folders else (Folder(str(base)),)
+    return (*folders, Folder(str(home)), *(Move(str(c.path), str(home / c.path.name)) for c in beyond))
+
+
+def experiment(snapshot: Snapshot) -> int:
+    """The K of this roll-back: one above every archive and every discarded branch there is."""
+    archives = snapshot.evals.archives if isinstance(snapshot.evals, Evals) else ()
+    branches = [int(f[4:]) for f in snapshot.folders if f.startswith("exp_") and f[4:].isdigit()]
+    return 1 + max((*archives, *branches), default=0)
+
+
+def trimmed(snapshot: Snapshot, step: int) -> tuple[Action, ...]:
+    """Evaluations beyond `step` rolled back, when there are any."""
+    evals = snapshot.evals
+    if not isinstance(evals, Evals) or not small.beyond(evals, step):
+        return ()
+    return (small.rollback(evals, step, experiment(snapshot)),)
+
+
+def about_evals(snapshot: Snapshot, step: int) -> tuple[str, ...]:
+    """What the roll-back keeps without knowing its step."""
+    if not isinstance(snapshot.evals, Evals):
+        return (f"evaluations left alone: {snapshot.evals.reason}",)
+    odd = [f"line {e.line} ({e.problem})" for e in snapshot.evals.lines if e.step is None]
+    return (f"evaluation lines kept though their step cannot be told: {', '.join(odd[:6])}" + (" …" if len(odd) > 6 else ""),) if odd else ()
+
+
+def discarded_work(snapshot: Snapshot, step: int) -> Cost:
+    """Steps beyond `step` that are thrown away, and their node-hours where the log and the queue tell them."""
+    log = snapshot.log
+    reached = max((c.step for c in snapshot.checkpoints or ()), default=step)
+    if not isinstance(log, LogView) or not log.samples:
+        return Cost(max(0, reached - step) or None)
+    last = log.samples[-1]
+    steps = max(reached, last.step) - step
+    speed = seconds_per_step(log)
+    nodes = max((j.node_count for j in snapshot.jobs or () if j.running), default=0)
+    return Cost(steps, steps * speed * nodes / 3600 if speed and nodes else None)
+
+
+def seconds_per_step(log: LogView) -> float | None:
+    """Median seconds a step over the newest samples of one job."""
+    recent = [s for s in log.samples[-50:] if s.elapsed is not None]
+    pairs = [
+        ((b.elapsed or 0) - (a.elapsed or 0)) / (b.step - a.step)
+        for a, b in zip(recent, recent[1:], strict=False)
+        if b.step > a.step and (b.elapsed or 0) > (a.elapsed or 0)
+    ]
+    return sorted(pairs)[len(pairs) // 2] if pairs else None
+

@@ -1,0 +1,144 @@
+"""The journal of a run's changes: append-only JSON lines in `SAVE_DIR/.m4ops/journal.jsonl`. Reading only.
+
+Records: `plan` (the whole plan, with id, time, user, host, size of the log), `applying` and `applied` (index of the
+action), then `done`, or `rolled-back`. A change without an end is unfinished. The executor writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ops.errors import BadInput
+from ops.model import OPS_DIR, Change, Expectation, Unknown
+
+FILE = "journal.jsonl"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One change with all that the journal holds of it."""
+
+    change: Change
+    plan: Mapping[str, Any]
+    applying: tuple[int, ...] = ()
+    applied: tuple[int, ...] = ()
+    splices: tuple[tuple[int, str, str], ...] = ()
+    """Of the action begun last, if it patches in place: (offset, old bytes, new bytes) in hexadecimal."""
+
+
+def path(run_dir: Path) -> Path:
+    return run_dir / OPS_DIR / FILE
+
+
+def read(run_dir: Path) -> tuple[Entry, ...] | Unknown:
+    """Every change, oldest first, with its status. No journal: no change. An unreadable one is Unknown."""
+    try:
+        content = path(run_dir).read_bytes()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        return Unknown(f"{path(run_dir)}: {error.strerror}")
+    entries: dict[str, Entry] = {}
+    for record in _records(content):
+        _take(entries, record)
+    return _with_undo(tuple(entries.values()))
+
+
+def history(entries: tuple[Entry, ...] | Unknown) -> tuple[Change, ...] | Unknown:
+    """The changes alone."""
+    return entries if isinstance(entries, Unknown) else tuple(e.change for e in entries)
+
+
+def find(entries: tuple[Entry, ...] | Unknown, wanted: str | None) -> Entry:
+    """The change of that id; without one, the newest that is applied or unfinished and no undo. Raises BadInput."""
+    if isinstance(entries, Unknown):
+        raise BadInput(f"the journal cannot be read: {entries.reason}")
+    if wanted is not None:
+        for entry in entries:
+            if entry.change.id == wanted:
+                return entry
+        ids = ", ".join(e.change.id for e in entries) or "none"
+        raise BadInput(f"no change {wanted} in the journal (there are: {ids})", hint="m4ops history")
+    for entry in reversed(entries):
+        if entry.change.status in ("applied", "unfinished") and not entry.change.undoes:
+            return entry
+    raise BadInput("there is no change to take", hint="m4ops history")
+
+
+def _records(content: bytes) -> list[dict[str, Any]]:
+    """Whole records; the torn line of a crash is passed over, for what it would have said did not happen yet."""
+    found = []
+    for raw in content.split(b"\n"):
+        try:
+            record = json.loads(raw)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and "id" in record:
+            found.append(record)
+    return found
+
+
+def _take(entries: dict[str, Entry], record: dict[str, Any]) -> None:
+    identity, event = str(record["id"]), record.get("event")
+    if event == "plan":
+        entries[identity] = _planned(identity, record)
+        return
+    entry = entries.get(identity)
+    if entry is None:
+        return
+    index = int(record.get("action", -1))
+    match event:
+        case "replanned":
+            moved = replace(_planned(identity, record).change, time=entry.change.time, user=entry.change.user)
+            entries[identity] = replace(entry, plan=record["plan"], change=moved)
+        case "applying":
+            splices = tuple((int(o), str(a), str(b)) for o, a, b in record.get("splices", ()))
+            entries[identity] = replace(entry, applying=(*entry.applying, index), splices=splices)
+        case "applied":
+            entries[identity] = replace(entry, applied=(*entry.applied, index))
+        case "done" | "rolled-back":
+            status = "applied" if event == "done" else "rolled back"
+            entries[identity] = replace(entry, change=replace(entry.change, status=status))
+
+
+def _planned(identity: str, record: dict[str, Any]) -> Entry:
+    plan = record["plan"]
+    promised = plan.get("expectation")
+    expectation = None
+    if promised:
+        points = tuple((int(s), float(lr)) for s, lr in promised.get("lr", ()))
+        expectation = Expectation(**{**promised, "lr": points})
+    change = Change(
+        id=identity,
+        time=float(record.get("time", 0.0)),
+        user=str(record.get("user", "")),
+        title=str(plan.get("title", "")),
+        command=str(plan.get("command", "")),
+        status="unfinished",
+        expectation=expectation,
+        log_offset=record.get("log_size"),
+        undoes=str(plan.get("undoes", "")),
+        wish=plan.get("wish", {}),
+    )
+    return Entry(change, plan)
+
+
+def _with_undo(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """An applied undo turns its change into `undone`; an undo of that undo turns it back."""
+    status = {e.change.id: e.change.status for e in entries}
+    for entry in entries:
+        target = entry.change.undoes
+        if target and status[entry.change.id] == "applied" and target in status:
+            status[target] = "undone"
+            _revive(target, entries, status)
+    return tuple(replace(e, change=replace(e.change, status=status[e.change.id])) for e in entries)
+
+
+def _revive(undone: str, entries: tuple[Entry, ...], status: dict[str, str]) -> None:
+    target = next((e.change.undoes for e in entries if e.change.id == undone), "")
+    if target in status:
+        status[target] = "applied"
