@@ -16,13 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A module imports only from its own room or from one above it.
 ROOMS = {
-    "words": {"", "model", "errors", "config", "resources"},
+    "words": {"", "model", "errors", "config", "resources", "jsontext"},
     "readers": {
         "shell", "slurm", "discovery", "logs", "checkpoints", "evals", "journal", "snapshot",
     },
     "judgement": {"detectors"},
     "intention": {"actions", "plan", "interventions"},
-    "effects": {"state", "executor", "lease", "alerts"},
+    "effects": {"state", "executor", "lease", "alerts", "crontab"},
     "edge": {"views", "cli", "demo", "__main__"},
 }  # fmt: skip
 ORDER = list(ROOMS)
@@ -40,7 +40,7 @@ IMPURE_MODULES = {
 }  # fmt: skip
 IMPURE_CALLS = {
     "open", "read_text", "read_bytes", "write_text", "write_bytes", "exists", "is_file", "is_dir", "iterdir",
-    "stat", "unlink", "mkdir", "touch", "resolve", "print", "input",
+    "stat", "unlink", "mkdir", "touch", "print", "input",
     "datetime.now", "datetime.today", "datetime.utcnow", "date.today",
 }  # fmt: skip
 
