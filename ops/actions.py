@@ -84,7 +84,11 @@ class PatchState:
         for e in self.edits:
             seen[f"{e.before:.6g} → {e.after:.6g}"] += 1
         values = ", ".join(f"{text} ({n} of {len(self.edits)} LR fields)" for text, n in seen.items())
-        return f"{self.path}: {values}: " + ", ".join(e.label for e in self.edits[:6]) + (", …" if len(self.edits) > 6 else "")
+        return (
+            f"{self.path}: {values}: "
+            + ", ".join(e.label for e in self.edits[:6])
+            + (", …" if len(self.edits) > 6 else "")
+        )
 
     def inverse(self) -> Action:
         return replace(self, edits=tuple(replace(e, before=e.after, after=e.before) for e in self.edits))
@@ -244,10 +248,10 @@ def paths(action: Action) -> tuple[str, ...]:
 
 def inverse_of(actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """What takes the actions back, last first. What has no inverse, and a file set and removed again, is left out."""
-    net = {}
+    net: dict[str, tuple[str | None, str | None]] = {}
     for a in actions:
         if isinstance(a, WriteText):
-            net[a.path] = (net.get(a.path, (a.before,))[0], a.after)
+            net[a.path] = (net.get(a.path, (a.before, None))[0], a.after)
     idle = {path for path, (first, last) in net.items() if first == last}
     kept = (a for a in reversed(actions) if not (isinstance(a, WriteText) and a.path in idle))
     return tuple(inverse for action in kept if (inverse := action.inverse()) is not None)

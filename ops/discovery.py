@@ -50,7 +50,11 @@ def _named(said: str, cwd: Path, env: dict[str, str]) -> tuple[Run, cfg.Config]:
     path = cwd / said
     if path.is_dir():
         if not _looks_like_run(path) and not (path / cfg.FILE).is_file():
-            raise RunNotFound("this folder is no run", str(path), "a run holds latest_opt_step_dir, opt_step-N, logs/main_log.txt or m4ops.toml")
+            raise RunNotFound(
+                "this folder is no run",
+                str(path),
+                "a run holds latest_opt_step_dir, opt_step-N, logs/main_log.txt or m4ops.toml",
+            )
         return describe(path)
     if "/" not in said:
         for root in roots(env):

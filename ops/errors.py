@@ -1,13 +1,13 @@
 """Every error m4ops raises on purpose.
 
-    OpsError          what, where, and the next command
-    ├── RunNotFound   no run directory could be told from where we are
-    ├── BadInput      a file or an argument does not say what it must say
-    ├── Refused       the wish is understood and will not be planned (unsafe, twice, absurd)
-    ├── Drift         the world is no longer what the plan was made for; nothing was touched
-    ├── Unfinished    a change stopped half way; the journal says where, undo or apply end it
-    ├── Busy          somebody else is changing this run
-    └── Unreachable   a source did not answer (controller down, no access): UNKNOWN, never OK
+OpsError          what, where, and the next command
+├── RunNotFound   no run directory could be told from where we are
+├── BadInput      a file or an argument does not say what it must say
+├── Refused       the wish is understood and will not be planned (unsafe, twice, absurd)
+├── Drift         the world is no longer what the plan was made for; nothing was touched
+├── Unfinished    a change stopped half way; the journal says where, undo or apply end it
+├── Busy          somebody else is changing this run
+└── Unreachable   a source did not answer (controller down, no access): UNKNOWN, never OK
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ class OpsError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return self.what + (f"\n  where: {self.where}" if self.where else "") + (f"\n  next:  {self.hint}" if self.hint else "")
+        return (
+            self.what
+            + (f"\n  where: {self.where}" if self.where else "")
+            + (f"\n  next:  {self.hint}" if self.hint else "")
+        )
 
 
 class RunNotFound(OpsError):

@@ -19,7 +19,7 @@ _ARCHIVE = re.compile(r"_evaluations_archive_exp_(\d+)\.jsonl$")
 def read(path: Path | None) -> Evals | Unknown:
     """Every line of the evaluations file, with the step of the checkpoint it belongs to."""
     if path is None:
-        return Unknown("no evaluations file found; m4ops.toml can name one: evals = \"…\"")
+        return Unknown('no evaluations file found; m4ops.toml can name one: evals = "…"')
     try:
         content = path.read_bytes()
     except OSError as error:

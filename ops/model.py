@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+from typing import Literal
 
 POINTER = "latest_opt_step_dir"
 """File in SAVE_DIR naming the checkpoint a resume takes (huggingface/smollm, vision/m4/training/trainer.py)."""
@@ -26,7 +27,7 @@ class Unknown:
 
     reason: str
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[False]:
         return False
 
 
@@ -81,7 +82,16 @@ class Job:
 
     @property
     def running(self) -> bool:
-        return self.state in ("RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STAGE_OUT", "RESIZING", "STOPPED", "SIGNALING")
+        return self.state in (
+            "RUNNING",
+            "COMPLETING",
+            "SUSPENDED",
+            "CONFIGURING",
+            "STAGE_OUT",
+            "RESIZING",
+            "STOPPED",
+            "SIGNALING",
+        )
 
     @property
     def pending(self) -> bool:
@@ -155,7 +165,8 @@ class StateFile:
     file: str
     fingerprint: str
     lr: tuple[LrSite, ...] = ()
-    moments: tuple[Span, ...] = ()
+    moments: tuple[Span, ...] | Unknown = ()
+    """Unknown: this optimizer's state cannot be zeroed safely."""
 
 
 @dataclass(frozen=True)

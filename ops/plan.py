@@ -106,7 +106,11 @@ def grew(old: tuple[Action, ...], new: tuple[Action, ...]) -> str:
     have = {_outcome(a) for a in new}
     if missing := wanted - have:
         return "no longer planned: " + "; ".join(sorted(str(m) for m in missing))
-    strange = [a.describe() for a in new if _outcome(a) not in wanted and not isinstance(a, act.Move | act.Rewrite | act.Folder)]
+    strange = [
+        a.describe()
+        for a in new
+        if _outcome(a) not in wanted and not isinstance(a, act.Move | act.Rewrite | act.Folder)
+    ]
     return "newly planned: " + "; ".join(strange) if strange else ""
 
 

@@ -35,7 +35,9 @@ def parse_queue(text: str) -> tuple[Job, ...]:
 
 
 def _job(row: Sequence[str]) -> Job:
-    array, task, raw, state, reason, nodes, count, start, end, submit, user, workdir, comment, name = (c.strip() for c in row)
+    array, task, raw, state, reason, nodes, count, start, end, submit, user, workdir, comment, name = (
+        c.strip() for c in row
+    )
     if task in ("N/A", ""):
         identity, task = raw, ""
     else:
@@ -59,7 +61,9 @@ def jobs_of(run: Run, owner: str, queued: tuple[Job, ...] | Unknown) -> tuple[Jo
     return tuple(
         j
         for j in queued
-        if f"{TAG}{run.dir}" in j.comment.split() or (j.name == run.name and j.user == owner) or (j.workdir + "/").startswith(below)
+        if f"{TAG}{run.dir}" in j.comment.split()
+        or (j.name == run.name and j.user == owner)
+        or (j.workdir + "/").startswith(below)
     )
 
 

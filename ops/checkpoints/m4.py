@@ -22,7 +22,9 @@ _BELONGS = re.compile(
     r"|(?:optimizer|scheduler|sampler|dl_state_dict)(?:_\d+)?\.bin|scaler\.pt|latest|zero_to_(?:fp32|torch)\.py|pytorch_model"
     r"|pytorch_model_fsdp_\d+|optimizer_\d+"
 )
-_SHARD = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:model|optim)_states\.pt|mp_rank_\d+_model_states\.pt")
+_SHARD = re.compile(
+    r"(?:bf16_|fp16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:model|optim)_states\.pt|mp_rank_\d+_model_states\.pt"
+)
 
 
 def pointer(run: Run) -> Pointer | Unknown:
@@ -78,7 +80,9 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
         path=path,
         problems=tuple(problems),
         stray=strays(path),
-        markers=tuple(sorted(n for n in names if n.startswith(("finished-", "started-", "run_evals_", "start_run_evals_")))),
+        markers=tuple(
+            sorted(n for n in names if n.startswith(("finished-", "started-", "run_evals_", "start_run_evals_")))
+        ),
         saved=marker.stat().st_mtime,
         size=_size(path) if deep else None,
         infos=infos,
@@ -125,7 +129,11 @@ def _state_problems(folder: Path, names: frozenset[str], deep: bool) -> list[str
         problems.append("accelerator_state/custom_checkpoint_0.pkl (the LR scheduler) is missing")
     problems += _ranks(folder / "pytorch_model") if "pytorch_model" in names else _plain(names)
     if deep:
-        files = [f for f in sorted(folder.rglob("*")) if f.is_file() and (_BELONGS.fullmatch(f.name) or _SHARD.fullmatch(f.name))]
+        files = [
+            f
+            for f in sorted(folder.rglob("*"))
+            if f.is_file() and (_BELONGS.fullmatch(f.name) or _SHARD.fullmatch(f.name))
+        ]
         for file in (f for f in files if f.suffix in (".pkl", ".bin", ".pt")):
             if file.name.startswith("random_states"):
                 continue
@@ -144,7 +152,11 @@ def _plain(names: frozenset[str]) -> list[str]:
 
 def _ranks(folder: Path) -> list[str]:
     """DeepSpeed: as many optimizer shards as the highest rank says."""
-    ranks = sorted(int(m.group(1)) for n in _names(folder) if (m := re.search(r"zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt$", n)))
+    ranks = sorted(
+        int(m.group(1))
+        for n in _names(folder)
+        if (m := re.search(r"zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt$", n))
+    )
     if not ranks:
         return ["accelerator_state/pytorch_model holds no optimizer shard"]
     missing = sorted(set(range(ranks[-1] + 1)) - set(ranks))

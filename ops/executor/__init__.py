@@ -43,6 +43,8 @@ class World:
     log_size: Callable[[], int | None]
     replan: Callable[[Plan], Plan] | None = None
     say: Callable[[str], None] = lambda _: None
+    renew: Callable[[], None] = lambda: None
+    """Keeps the lease alive through a wait."""
 
 
 def apply(plan: Plan, world: World) -> str:
@@ -53,7 +55,8 @@ def apply(plan: Plan, world: World) -> str:
     """
     run_dir = Path(plan.run)
     _own_folder(run_dir)
-    with lease.held(run_dir / OPS_DIR / "lock", plan.title, LEASE_SECONDS):
+    with lease.acquire(run_dir / OPS_DIR / "lock", plan.title, LEASE_SECONDS, take_expired=False) as held:
+        world = replace(world, renew=held.renew)
         entries = journal.read(run_dir)
         if isinstance(entries, Unknown):
             raise OpsError(f"the journal cannot be read: {entries.reason}")
@@ -72,7 +75,10 @@ def finish(entry: journal.Entry, world: World, forward: bool) -> Plan:
     """End an unfinished change: do what is left, or take back what was done. Returns what was carried out."""
     plan = plans.from_json(entry.plan)
     run_dir = Path(plan.run)
-    with lease.held(run_dir / OPS_DIR / "lock", f"end change {entry.change.id}", LEASE_SECONDS):
+    with lease.acquire(
+        run_dir / OPS_DIR / "lock", f"end change {entry.change.id}", LEASE_SECONDS, take_expired=False
+    ) as held:
+        world = replace(world, renew=held.renew)
         _settle(plan, entry)
         writer = Writer(journal.path(run_dir), entry.change.id, world.user, world.now)
         begun = {*entry.applying, *entry.applied}
@@ -151,7 +157,9 @@ def _do(action: Action, index: int, built: Path | None, world: World, writer: Wr
         writer.applied(index)
 
 
-def _failed(error: OSError | OpsError, action: Action, done: tuple[Action, ...], start: int, world: World, writer: Writer) -> None:
+def _failed(
+    error: OSError | OpsError, action: Action, done: tuple[Action, ...], start: int, world: World, writer: Writer
+) -> None:
     """Roll the stage back, unless an earlier stage or the scheduler already moved the world on."""
     said = error.what if isinstance(error, OpsError) else f"{error.strerror}: {error.filename}"
     moved = any(isinstance(a, act.Schedule | act.WaitFor) for a in done) or start > 0 or isinstance(action, act.WaitFor)
@@ -256,6 +264,7 @@ def _wait(action: act.WaitFor, world: World) -> None:
     while not _holds(action, world):
         if world.now() > end:
             raise OpsError(f"{action.describe()}: not within the limit")
+        world.renew()
         world.sleep(pause)
         pause = min(pause * 1.5, 30.0)
 
@@ -317,11 +326,12 @@ def _own_folder(run_dir: Path) -> None:
             raise PermissionError(13, "Permission denied", str(folder))
     except OSError as error:
         raise OpsError(
-            f"the run cannot be changed: {error.strerror}; nothing was touched", str(folder), "ask the run's owner, or look with m4ops status"
+            f"the run cannot be changed: {error.strerror}; nothing was touched",
+            str(folder),
+            "ask the run's owner, or look with m4ops status",
         ) from error
 
 
 def _clear(run_dir: Path) -> None:
     with contextlib.suppress(OSError):
         shutil.rmtree(run_dir / OPS_DIR / "tmp", ignore_errors=True)
-

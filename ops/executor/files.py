@@ -16,7 +16,7 @@ from typing import Literal
 
 from ops import actions as act
 from ops import jsontext
-from ops.checkpoints import states, torchfile
+from ops.checkpoints import states
 from ops.errors import BadInput, Drift, OpsError
 from ops.evals import lines_of
 from ops.model import OPS_DIR
@@ -72,13 +72,13 @@ def _json_state(action: act.SetJson) -> tuple[State, str]:
 
 def _patch_state(action: act.PatchState) -> tuple[State, str]:
     try:
-        now = {(s.label, s.offset): s.value for s in states.lr_of_file(Path(action.path))}
+        now = {s.label: s.value for s in states.lr_of_file(Path(action.path))}
     except OpsError as error:
         return "other", error.what
     for name in ("before", "after"):
-        if all(_same(now.get((e.label, e.offset)), getattr(e, name)) for e in action.edits):
+        if all(_same(now.get(e.label), getattr(e, name)) for e in action.edits):
             return ("before" if name == "before" else "after"), ""
-    return "other", ", ".join(f"{e.label} is {now.get((e.label, e.offset))}" for e in action.edits[:4])
+    return "other", ", ".join(f"{e.label} is {now.get(e.label)}" for e in action.edits[:4])
 
 
 def _same(now: float | None, wanted: float) -> bool:
@@ -133,16 +133,12 @@ def in_place(action: act.PatchState) -> bool:
 
 def patched(action: act.PatchState) -> bytes:
     """The whole new content of a small state file."""
-    return torchfile.rebuilt(Path(action.path), _edits(action))
+    return states.rebuilt(Path(action.path), action.edits)
 
 
 def splices(action: act.PatchState) -> tuple[tuple[int, bytes, bytes], ...]:
     """(offset, old bytes, new bytes) of a patch at the bytes, checksums included."""
-    return tuple((s.offset, s.old, s.new) for s in torchfile.edit(Path(action.path), _edits(action)))
-
-
-def _edits(action: act.PatchState) -> list[tuple[object, float]]:
-    return [(states.site(Path(action.path), e), e.after) for e in action.edits]
+    return tuple((s.offset, s.old, s.new) for s in states.patch(Path(action.path), action.edits))
 
 
 def write_splices(path: str | Path, pieces: tuple[tuple[int, bytes, bytes], ...], forward: bool = True) -> None:

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from ops.actions import Action, Schedule, WaitFor, WriteText
 from ops.errors import Refused
-from ops.interventions import Simple, parking
+from ops.interventions import parking
+from ops.interventions.wish import Simple
 from ops.model import Job, Snapshot
 
 SAVE_LIMIT = 1800.0
@@ -36,8 +37,7 @@ class Hold(Simple):
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         running = [j for j in own(snapshot) if j.running]
-        said = [f"{j.id} goes on running on {j.nodes}; m4ops stop ends it, saved" for j in running]
-        return (*said, "for the planning channel:\n" + planning_note(snapshot, self.why, self.until))
+        return tuple(f"{j.id} goes on running on {j.nodes}; m4ops stop ends it, saved" for j in running)
 
 
 def planning_note(snapshot: Snapshot, why: str, until: str) -> str:
@@ -72,7 +72,9 @@ class Release(Simple):
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         if snapshot.kill_switch_set is True:
-            return (f"the kill switch is set ({snapshot.run.kill_switch}): every task will exit at once until it is removed",)
+            return (
+                f"the kill switch is set ({snapshot.run.kill_switch}): every task will exit at once until it is removed",
+            )
         return ()
 
 
@@ -89,7 +91,9 @@ class Requeue(Simple):
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         running = [j for j in own(snapshot) if j.running and self.job in ("", j.id, j.raw_id)]
         if not running:
-            raise Refused(f"no running task{' ' + self.job if self.job else ''} of this run", snapshot.run.name, "m4ops status")
+            raise Refused(
+                f"no running task{' ' + self.job if self.job else ''} of this run", snapshot.run.name, "m4ops status"
+            )
         return tuple(Schedule("requeue", j.id) for j in running)
 
 
@@ -106,10 +110,16 @@ class Stop(Simple):
         jobs = own(snapshot)
         running, loose = [j for j in jobs if j.running], [j for j in jobs if j.pending and not j.held]
         if not running:
-            raise Refused("no job of this run is running", snapshot.run.name, "m4ops hold keeps queued tasks from starting")
+            raise Refused(
+                "no job of this run is running", snapshot.run.name, "m4ops hold keeps queued tasks from starting"
+            )
         switch = snapshot.run.kill_switch
         if switch is None:
-            raise Refused("no kill switch is known: no {job_id}_config.yaml names kill_switch_path", str(snapshot.run.dir), 'm4ops.toml can: kill_switch = "…"')
+            raise Refused(
+                "no kill switch is known: no {job_id}_config.yaml names kill_switch_path",
+                str(snapshot.run.dir),
+                'm4ops.toml can: kill_switch = "…"',
+            )
         return (*parking.holds(snapshot, loose), *parking.stop(snapshot, running, more_to_come=True))
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
@@ -129,11 +139,20 @@ class Save(Simple):
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         switch = snapshot.run.save_switch
         if switch is None:
-            raise Refused("no save switch is known: no {job_id}_config.yaml names save_switch_path", str(snapshot.run.dir), 'm4ops.toml can: save_switch = "…"')
+            raise Refused(
+                "no save switch is known: no {job_id}_config.yaml names save_switch_path",
+                str(snapshot.run.dir),
+                'm4ops.toml can: save_switch = "…"',
+            )
         if not any(j.running for j in parking.queue(snapshot)):
-            raise Refused("no job of this run is running: nobody would see the switch", snapshot.run.name, "m4ops status")
+            raise Refused(
+                "no job of this run is running: nobody would see the switch", snapshot.run.name, "m4ops status"
+            )
         highest = max((c.step for c in snapshot.checkpoints or () if c.complete), default=-1)
-        return (WriteText(str(switch), None, "", "save switch on; the trainer removes it"), WaitFor("saved", SAVE_LIMIT, str(highest)))
+        return (
+            WriteText(str(switch), None, "", "save switch on; the trainer removes it"),
+            WaitFor("saved", SAVE_LIMIT, str(highest)),
+        )
 
 
 def own(snapshot: Snapshot) -> tuple[Job, ...]:
@@ -141,7 +160,11 @@ def own(snapshot: Snapshot) -> tuple[Job, ...]:
     jobs = parking.queue(snapshot)
     foreign = next((j for j in jobs if j.user != snapshot.user), None)
     if foreign:
-        raise Refused(f"job {foreign.id} belongs to {foreign.user}, and m4ops acts on your own jobs only", snapshot.run.name, f"ask {foreign.user}")
+        raise Refused(
+            f"job {foreign.id} belongs to {foreign.user}, and m4ops acts on your own jobs only",
+            snapshot.run.name,
+            f"ask {foreign.user}",
+        )
     return jobs
 
 

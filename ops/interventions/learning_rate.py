@@ -8,13 +8,14 @@ the optimizer's own `lr`, and most other schedulers never read those two again. 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from ops.actions import Action, Edit, PatchState
 from ops.errors import BadInput, Refused
-from ops.interventions import Simple, parking, targets
+from ops.interventions import parking, targets
 from ops.interventions.parking import Parking
+from ops.interventions.wish import Simple
 from ops.model import Checkpoint, Expectation, LogView, Snapshot, StateFile
 
 EXPECTED_POINTS = 40
@@ -47,11 +48,13 @@ class ScaleLr(Simple):
         return (*before, *scaled(checkpoint, self.factor), *after)
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
-        step = self._step(snapshot)
-        return Expectation(resume_step=step, **lr_promise(snapshot, step, self.factor))
+        return scale_promise(snapshot, self._step(snapshot), self.factor)
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         return about_pointer(snapshot, self._step(snapshot))
+
+    def resolved(self, snapshot: Snapshot) -> Any:
+        return replace(self, at=self._step(snapshot))
 
     def _step(self, snapshot: Snapshot) -> int:
         return targets.pointed(snapshot) if self.at is None else self.at
@@ -83,11 +86,16 @@ class SetLr(Simple):
         return (*before, *set_to(checkpoint, self.lr), *after)
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
-        step = self._step(snapshot)
-        return Expectation(resume_step=step, **set_promise(snapshot, targets.resumable(snapshot, step), self.lr))
+        return set_promise(snapshot, targets.resumable(snapshot, self._step(snapshot)), self.lr)
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
-        return (*about_set(targets.resumable(snapshot, self._step(snapshot)), self.lr), *about_pointer(snapshot, self._step(snapshot)))
+        return (
+            *about_set(targets.resumable(snapshot, self._step(snapshot)), self.lr),
+            *about_pointer(snapshot, self._step(snapshot)),
+        )
+
+    def resolved(self, snapshot: Snapshot) -> Any:
+        return replace(self, at=self._step(snapshot))
 
     def _step(self, snapshot: Snapshot) -> int:
         return targets.pointed(snapshot) if self.at is None else self.at
@@ -96,9 +104,14 @@ class SetLr(Simple):
 def check_factor(factor: float) -> None:
     """Refuse what is no sensible factor: 0 (that is `set-lr 0`), negative, not finite."""
     if factor == 0:
-        raise BadInput("a factor of 0 loses the LR: nothing could scale it back", hint="m4ops set-lr 0 sets it to 0, and m4ops undo brings it back")
+        raise BadInput(
+            "a factor of 0 loses the LR: nothing could scale it back",
+            hint="m4ops set-lr 0 sets it to 0, and m4ops undo brings it back",
+        )
     if not math.isfinite(factor) or factor < 0:
-        raise BadInput(f"the factor must be a positive number, not {factor}", hint="m4ops scale-lr 0.75 lowers the LR by a quarter")
+        raise BadInput(
+            f"the factor must be a positive number, not {factor}", hint="m4ops scale-lr 0.75 lowers the LR by a quarter"
+        )
     if not 1e-4 <= factor <= 100:
         raise BadInput(f"a factor of {factor:g} is absurd", hint="m4ops set-lr sets the LR itself")
 
@@ -122,8 +135,10 @@ def refuse_second(snapshot: Snapshot, step: int, again: bool) -> None:
 
 def _changed_lr(wish: object, step: int) -> bool:
     said = dict(wish) if isinstance(wish, dict) else {}
-    has = said.get("kind") in ("scale-lr", "set-lr") or said.get("scale_lr") is not None or said.get("set_lr") is not None
-    return has and said.get("step") == step
+    has = (
+        said.get("kind") in ("scale-lr", "set-lr") or said.get("scale_lr") is not None or said.get("set_lr") is not None
+    )
+    return has and str(step) == str(said.get("to", said.get("at")))
 
 
 def scaled(checkpoint: Checkpoint, factor: float) -> tuple[Action, ...]:
@@ -144,7 +159,11 @@ def current(checkpoint: Checkpoint) -> float:
         for site in sites:
             if site.label.endswith(ending):
                 return site.value
-    raise Refused(f"opt_step-{checkpoint.step} holds no LR", str(checkpoint.path), "with DeepSpeed's own schedulers the LR lives in ds_config")
+    raise Refused(
+        f"opt_step-{checkpoint.step} holds no LR",
+        str(checkpoint.path),
+        "with DeepSpeed's own schedulers the LR lives in ds_config",
+    )
 
 
 def _patches(checkpoint: Checkpoint, new: object) -> tuple[Action, ...]:
@@ -161,28 +180,42 @@ def edits_of(file: StateFile, new: object) -> tuple[Edit, ...]:
     return tuple(Edit(s.label, s.offset, s.value, value, s.kind) for s, value in pairs if value != s.value)
 
 
-def lr_promise(snapshot: Snapshot, step: int, factor: float) -> dict[str, object]:
+def scale_promise(snapshot: Snapshot, step: int, factor: float) -> Expectation:
     """What the log must show: the old branch's own LRs beyond `step`, times the factor.
 
-    Where the log has none beyond `step`, the last one before it, with room for the schedule's slope.
+    An earlier change that no training has followed yet promised those LRs already; then its promise is scaled. Where
+    nothing beyond `step` is known, the last logged LR stands for it, with room for the schedule's slope.
     """
     log = snapshot.log
     samples = [s for s in log.samples if s.lr is not None] if isinstance(log, LogView) else []
+    earlier = _untested(snapshot, step, samples[-1].offset if samples else -1)
+    if earlier is not None:
+        return replace(earlier, lr=tuple((s, lr * factor) for s, lr in earlier.lr), wandb_new=None, wandb_id="")
     beyond = {s.step: s.lr * factor for s in samples if s.step > step and s.lr is not None}
     if beyond:
-        return {"lr": tuple(sorted(beyond.items())[:EXPECTED_POINTS])}
+        return Expectation(resume_step=step, lr=tuple(sorted(beyond.items())[:EXPECTED_POINTS]))
     last = max((s for s in samples if s.step <= step), key=lambda s: s.step, default=None)
     if last is None or last.lr is None:
-        return {}
-    return {"lr": ((last.step, last.lr * factor),), "lr_tolerance": 0.1}
+        return Expectation(resume_step=step)
+    return Expectation(resume_step=step, lr=((last.step, last.lr * factor),), lr_tolerance=0.1)
 
 
-def set_promise(snapshot: Snapshot, checkpoint: Checkpoint, lr: float) -> dict[str, object]:
-    """As `lr_promise`, for an LR set to a value."""
+def _untested(snapshot: Snapshot, step: int, last_logged: int) -> Expectation | None:
+    """The promise of the newest change of this checkpoint's LR after which nothing was logged."""
+    for change in reversed(snapshot.history or ()):
+        promise = change.expectation
+        fresh = change.log_offset is not None and change.log_offset > last_logged
+        if change.status == "applied" and fresh and promise is not None and promise.resume_step == step and promise.lr:
+            return promise
+    return None
+
+
+def set_promise(snapshot: Snapshot, checkpoint: Checkpoint, lr: float) -> Expectation:
+    """As `scale_promise`, for an LR set to a value."""
     now = current(checkpoint)
     if lr == 0 or now == 0:
-        return {"lr": ((checkpoint.step, lr),), "lr_tolerance": 0.1}
-    return lr_promise(snapshot, checkpoint.step, lr / now)
+        return Expectation(resume_step=checkpoint.step, lr=((checkpoint.step, lr),), lr_tolerance=0.1)
+    return scale_promise(snapshot, checkpoint.step, lr / now)
 
 
 def about_set(checkpoint: Checkpoint, lr: float) -> tuple[str, ...]:
@@ -199,5 +232,7 @@ def about_pointer(snapshot: Snapshot, step: int) -> tuple[str, ...]:
     """A warning when the edited checkpoint is not the one that a resume takes."""
     pointer = snapshot.pointer
     if pointer and pointer.step != step:
-        return (f"a resume takes opt_step-{pointer.step}, not opt_step-{step}: this changes nothing until you rewind to it",)
+        return (
+            f"a resume takes opt_step-{pointer.step}, not opt_step-{step}: this changes nothing until you rewind to it",
+        )
     return ()

@@ -79,7 +79,11 @@ def releases(snapshot: Snapshot, jobs: tuple[Job, ...]) -> tuple[Action, ...]:
     """Let every array of the run go. Raises Refused when nothing is left in the queue to start."""
     arrays = dict.fromkeys(j.array_id for j in jobs if j.pending or j.running)
     if not arrays:
-        raise Refused("nothing of this run is in the queue: there is nothing to restart", snapshot.run.name, "submit it again after this change")
+        raise Refused(
+            "nothing of this run is in the queue: there is nothing to restart",
+            snapshot.run.name,
+            "submit it again after this change",
+        )
     return tuple(Schedule("release", array) for array in arrays)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import PurePath
 from typing import ClassVar
 
 from ops.actions import Action, Folder, Move, WriteText
 from ops.errors import BadInput, Refused
+from ops.interventions import evaluations, optimizer, parking, targets, wandb_run
 from ops.interventions import learning_rate as lr
-from ops.interventions import parking, small, targets
 from ops.interventions.parking import Parking
 from ops.model import DISCARDED, POINTER, Checkpoint, Evals, Expectation, LogView, Snapshot
 from ops.plan import Cost
@@ -52,30 +53,43 @@ class Rewind:
             *pointed_at(snapshot, target),
         )
         if not edits:
-            raise Refused(f"the run already resumes from opt_step-{target.step}, and nothing lies beyond it", str(snapshot.run.dir), "m4ops status")
+            raise Refused(
+                f"the run already resumes from opt_step-{target.step}, and nothing lies beyond it",
+                str(snapshot.run.dir),
+                "m4ops status",
+            )
         return (*before, *edits, *after)
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
         target = targets.resumable(snapshot, self._step(snapshot))
         old = target.wandb_id if isinstance(target.wandb_id, str) else ""
-        promise = lr.set_promise(snapshot, target, self.set_lr) if self.set_lr is not None else lr.lr_promise(snapshot, target.step, self.scale_lr or 1.0)
-        return Expectation(resume_step=target.step, wandb_new=not self.keep_wandb_run, wandb_id=old, **promise)  # type: ignore[arg-type]
+        promise = (
+            lr.scale_promise(snapshot, target.step, self.scale_lr or 1.0)
+            if self.set_lr is None
+            else lr.set_promise(snapshot, target, self.set_lr)
+        )
+        return replace(promise, wandb_new=not self.keep_wandb_run, wandb_id=old)
 
     def cost(self, snapshot: Snapshot) -> Cost:
         return discarded_work(snapshot, self._step(snapshot))
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         step = self._step(snapshot)
-        said = [*about_evals(snapshot, step)]
+        said = [*evaluations.about(snapshot, step)]
         if self.set_lr is not None:
             said += lr.about_set(targets.resumable(snapshot, step), self.set_lr)
         if self.keep_discarded:
             said.append("discarded checkpoints stay where they are: new saves of the same steps will mix with them")
         if self.reset_optimizer:
-            said += small.about_reset(snapshot)
+            said += optimizer.about(snapshot)
         if any(a.kind == "wait-for" for a in self.actions(snapshot)):
-            said.append("what follows the stop is computed again then: a checkpoint saved while the job ends is discarded too")
+            said.append(
+                "what follows the stop is computed again then: a checkpoint saved while the job ends is discarded too"
+            )
         return tuple(said)
+
+    def resolved(self, snapshot: Snapshot) -> Rewind:
+        return replace(self, to=str(self._step(snapshot)))
 
     def _step(self, snapshot: Snapshot) -> int:
         return targets.resolve(snapshot, self.to)
@@ -92,11 +106,13 @@ class Rewind:
         changes: tuple[Action, ...] = ()
         if self.scale_lr is not None or self.set_lr is not None:
             lr.refuse_second(snapshot, target.step, self.again)
-            changes = lr.scaled(target, self.scale_lr) if self.scale_lr is not None else lr.set_to(target, self.set_lr or 0.0)
-        return small.reset(snapshot, target, changes) if self.reset_optimizer else changes
+            changes = (
+                lr.scaled(target, self.scale_lr) if self.scale_lr is not None else lr.set_to(target, self.set_lr or 0.0)
+            )
+        return optimizer.reset(snapshot, target, changes) if self.reset_optimizer else changes
 
     def _wandb(self, target: Checkpoint) -> tuple[Action, ...]:
-        return () if self.keep_wandb_run else small.emptied_wandb(target)
+        return () if self.keep_wandb_run else wandb_run.emptied(target)
 
 
 def pointed_at(snapshot: Snapshot, target: Checkpoint) -> tuple[Action, ...]:
@@ -115,32 +131,17 @@ def moves(snapshot: Snapshot, step: int) -> tuple[Action, ...]:
     if not beyond:
         return ()
     base = snapshot.run.dir / DISCARDED
-    home = base / f"exp_{experiment(snapshot)}"
+    home = base / f"exp_{evaluations.experiment(snapshot)}"
     folders = () if "" in snapshot.folders else (Folder(str(base)),)
     return (*folders, Folder(str(home)), *(Move(str(c.path), str(home / c.path.name)) for c in beyond))
-
-
-def experiment(snapshot: Snapshot) -> int:
-    """The K of this roll-back: one above every archive and every discarded branch there is."""
-    archives = snapshot.evals.archives if isinstance(snapshot.evals, Evals) else ()
-    branches = [int(f[4:]) for f in snapshot.folders if f.startswith("exp_") and f[4:].isdigit()]
-    return 1 + max((*archives, *branches), default=0)
 
 
 def trimmed(snapshot: Snapshot, step: int) -> tuple[Action, ...]:
     """Evaluations beyond `step` rolled back, when there are any."""
     evals = snapshot.evals
-    if not isinstance(evals, Evals) or not small.beyond(evals, step):
+    if not isinstance(evals, Evals) or not evaluations.beyond(evals, step):
         return ()
-    return (small.rollback(evals, step, experiment(snapshot)),)
-
-
-def about_evals(snapshot: Snapshot, step: int) -> tuple[str, ...]:
-    """What the roll-back keeps without knowing its step."""
-    if not isinstance(snapshot.evals, Evals):
-        return (f"evaluations left alone: {snapshot.evals.reason}",)
-    odd = [f"line {e.line} ({e.problem})" for e in snapshot.evals.lines if e.step is None]
-    return (f"evaluation lines kept though their step cannot be told: {', '.join(odd[:6])}" + (" …" if len(odd) > 6 else ""),) if odd else ()
+    return (evaluations.rollback(evals, step, evaluations.experiment(snapshot)),)
 
 
 def discarded_work(snapshot: Snapshot, step: int) -> Cost:
@@ -161,8 +162,7 @@ def seconds_per_step(log: LogView) -> float | None:
     recent = [s for s in log.samples[-50:] if s.elapsed is not None]
     pairs = [
         ((b.elapsed or 0) - (a.elapsed or 0)) / (b.step - a.step)
-        for a, b in zip(recent, recent[1:], strict=False)
+        for a, b in pairwise(recent)
         if b.step > a.step and (b.elapsed or 0) > (a.elapsed or 0)
     ]
     return sorted(pairs)[len(pairs) // 2] if pairs else None
-

@@ -39,13 +39,17 @@ def resolve(snapshot: Snapshot, wanted: str) -> int:
     try:
         number = int(wanted)
     except ValueError:
-        raise BadInput(f"--to {wanted}: not a step", hint="give a step (16000), `latest`, or -1 for one complete checkpoint back") from None
+        raise BadInput(
+            f"--to {wanted}: not a step", hint="give a step (16000), `latest`, or -1 for one complete checkpoint back"
+        ) from None
     if number >= 0:
         return number
     here = pointed(snapshot)
     earlier = [s for s in complete if s < here]
     if len(earlier) < -number:
-        raise Refused(f"only {len(earlier)} complete checkpoints lie before the pointer (step {here})", hint="m4ops checkpoints")
+        raise Refused(
+            f"only {len(earlier)} complete checkpoints lie before the pointer (step {here})", hint="m4ops checkpoints"
+        )
     return earlier[number]
 
 
@@ -56,10 +60,20 @@ def resumable(snapshot: Snapshot, step: int) -> Checkpoint:
     if found is None:
         near = sorted(sorted((c.step for c in checkpoints if c.complete), key=lambda s: abs(s - step))[:4])
         gone = [f for f in snapshot.folders if f.endswith(f"/opt_step-{step}")]
-        hint = f"it was moved to discarded/{gone[0]} by an earlier rewind (m4ops history)" if gone else "m4ops checkpoints"
-        raise Refused(f"there is no checkpoint of step {step}; the nearest complete ones: {_list(near)}", str(snapshot.run.dir), hint)
+        hint = (
+            f"it was moved to discarded/{gone[0]} by an earlier rewind (m4ops history)" if gone else "m4ops checkpoints"
+        )
+        raise Refused(
+            f"there is no checkpoint of step {step}; the nearest complete ones: {_list(near)}",
+            str(snapshot.run.dir),
+            hint,
+        )
     if found.problems:
-        raise Refused(f"opt_step-{step} cannot be resumed from: " + "; ".join(found.problems), str(found.path), "m4ops checkpoints lists the complete ones")
+        raise Refused(
+            f"opt_step-{step} cannot be resumed from: " + "; ".join(found.problems),
+            str(found.path),
+            "m4ops checkpoints lists the complete ones",
+        )
     if found.stray:
         raise Refused(
             f"opt_step-{step} holds files that no contract names: {', '.join(found.stray)}; "
@@ -73,7 +87,9 @@ def resumable(snapshot: Snapshot, step: int) -> Checkpoint:
 def states(checkpoint: Checkpoint) -> tuple[StateFile, ...]:
     """The state files of an inspected checkpoint. Raises Refused when they could not be read."""
     if isinstance(checkpoint.states, Unknown):
-        raise Refused(f"the state of opt_step-{checkpoint.step} is UNKNOWN: {checkpoint.states.reason}", str(checkpoint.path))
+        raise Refused(
+            f"the state of opt_step-{checkpoint.step} is UNKNOWN: {checkpoint.states.reason}", str(checkpoint.path)
+        )
     return checkpoint.states
 
 

@@ -1,0 +1,114 @@
+"""A checkpoint's state files as the interventions see them, and what identifies their content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ops.checkpoints import lr, moments
+from ops.checkpoints.patch import Splice
+from ops.errors import OpsError
+from ops.model import LrSite, Span, StateFile, Unknown
+
+WHOLE = 16 << 20
+"""Bytes up to which a state file's fingerprint covers all of it."""
+TAIL = 4 << 20
+"""Of a larger zip the end is hashed: its central directory holds the CRC-32 of every record."""
+
+
+class Numbered(Protocol):
+    """An edit of one number: what `ops.actions.Edit` offers."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def before(self) -> float: ...
+    @property
+    def after(self) -> float: ...
+    @property
+    def stored(self) -> str: ...
+
+
+def read(checkpoint: Path) -> tuple[StateFile, ...] | Unknown:
+    """Every state file with its LR fields and optimizer moments; Unknown, with the reason, if one cannot be read."""
+    try:
+        return tuple(_state_file(path, path.relative_to(checkpoint).as_posix()) for path in lr.state_files(checkpoint))
+    except OpsError as error:
+        return Unknown(f"{error.what}" + (f" ({error.where})" if error.where else ""))
+    except OSError as error:
+        return Unknown(f"{error.filename}: {error.strerror}")
+
+
+def _state_file(path: Path, name: str) -> StateFile:
+    return StateFile(name, fingerprint(path), lr.file_sites(path, name), _moments(path))
+
+
+def _moments(path: Path) -> tuple[Span, ...] | Unknown:
+    if not path.name.startswith("optimizer") and "optim_states" not in path.name:
+        return ()
+    try:
+        return moments.moment_ranges(path)
+    except OpsError as error:
+        return Unknown(error.what)
+
+
+def fingerprint(path: Path) -> str:
+    """What tells one content from another; empty when there is no such file."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > WHOLE and file.read(2) == b"PK":
+                file.seek(size - TAIL)
+                return f"zip:{size}:{hashlib.sha256(file.read()).hexdigest()}"
+            file.seek(0)
+            return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return ""
+
+
+def lr_of_file(path: Path) -> tuple[LrSite, ...]:
+    """The LR fields a state file holds now."""
+    return lr.file_sites(path)
+
+
+def site(path: Path, edit: Numbered) -> LrSite:
+    """Where an edit's number stood when the plan was made."""
+    return LrSite(path.name, edit.label, edit.before, edit.stored, edit.offset)
+
+
+def patch(path: Path, edits: Iterable[Numbered]) -> tuple[Splice, ...]:
+    """The bytes to change in place for these edits, checksums included."""
+    return lr.edit(path, [(site(path, e), e.after) for e in edits])
+
+
+def rebuilt(path: Path, edits: Iterable[Numbered]) -> bytes:
+    """The whole new content of a small file with these edits."""
+    return lr.rebuilt(path, [(site(path, e), e.after) for e in edits])
+
+
+def copy_rewritten(source: Path, place: Path, zero: Sequence[Span], edits: Sequence[Numbered]) -> None:
+    """Copy a state file with its optimizer moments zeroed and numbers set. Raises OpsError if the spans moved."""
+    spans, splices = moments.zeroing(source, [(site(source, e), e.after) for e in edits])
+    if spans != tuple(zero):
+        raise OpsError(
+            "the optimizer's moments are not where they were when this was planned", str(source), "make the plan again"
+        )
+    shutil.copyfile(source, place)
+    with place.open("r+b") as file:
+        for span in spans:
+            _fill(file.fileno(), span)
+        for piece in splices:
+            os.pwrite(file.fileno(), piece.new, piece.offset)
+
+
+def _fill(handle: int, span: Span) -> None:
+    at, left, zeros = span.offset, span.length, bytes(1 << 20)
+    while left > 0:
+        written = os.pwrite(handle, zeros[: min(left, len(zeros))], at)
+        at, left = at + written, left - written

@@ -1,0 +1,124 @@
+"""From a wish to a change: plan, show, ask, apply, and say how to take it back."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ops import executor, snapshot
+from ops import plan as plans
+from ops.checkpoints import m4
+from ops.cli import session
+from ops.errors import OpsError
+from ops.executor import World
+from ops.interventions.registry import wish_of
+from ops.interventions.wish import plan_for
+from ops.model import Run, Unknown
+from ops.views.plan import plan_text
+
+if TYPE_CHECKING:
+    from ops.interventions.wish import Wish
+    from ops.plan import Plan
+
+
+def options(command: Any) -> Any:
+    """`-n`, `-y`, `--out` of every change."""
+    for option in (
+        click.option(
+            "--out",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Save the plan to FILE and stop: m4ops apply FILE carries it out.",
+        ),
+        click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+        click.option("-n", "--dry-run", is_flag=True, help="Show the plan and stop."),
+    ):
+        command = option(command)
+    return command
+
+
+def parking(command: Any) -> Any:
+    """How a state edit treats the run's jobs."""
+    for option in (
+        click.option(
+            "--assume-stopped",
+            is_flag=True,
+            help="The scheduler cannot be asked, and I know that nothing of this run runs or waits.",
+        ),
+        click.option("--restart", is_flag=True, help="Park the run first, and release it at the end."),
+        click.option(
+            "--hold", is_flag=True, help="Park the run first: hold what waits, stop what runs; leave it held."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def plan(wish: Wish, run: Run, command: str) -> Plan:
+    """The plan of a wish for the run as it is now. Raises Refused, BadInput."""
+    seen = session.look(run, whole_log=True)
+    settled = wish.resolved(seen)
+    seen = snapshot.inspected(seen, settled.inspects(seen))
+    return plan_for(settled, seen, command)
+
+
+def carry_out(ctx: click.Context, wish: Wish, dry_run: bool, yes: bool, out: Path | None) -> Plan:
+    """Plan the wish, show it, and apply it unless told to stop there."""
+    run, _ = session.find(ctx)
+    made = plan(wish, run, session.typed())
+    session.out(plan_text(made, session.color()))
+    if out is not None:
+        save(made, out)
+        session.say(f"saved; {session.me(ctx)} apply {out} carries it out")
+    elif not dry_run:
+        session.confirm(yes)
+        carried(ctx, run, made)
+    return made
+
+
+def save(made: Plan, out: Path) -> None:
+    """Write the plan as JSON. Raises OpsError."""
+    try:
+        out.write_text(plans.dumps(made), encoding="utf-8")
+    except OSError as error:
+        raise OpsError(f"the plan cannot be saved: {error.strerror}", str(out)) from None
+
+
+def carried(ctx: click.Context, run: Run, made: Plan) -> str:
+    """Apply a plan and say what follows. Returns the change's id."""
+    identity = executor.apply(made, world(run))
+    me = session.me(ctx)
+    session.say(f"change {identity} applied. To take it back: {me} undo {identity}")
+    if made.expectation is not None:
+        session.say(f"After the resume: {me} verify {identity}")
+    return identity
+
+
+def world(run: Run) -> World:
+    """The outside as the executor sees it, for this run."""
+    shell = session.scheduler()
+
+    def replanned(old: Plan) -> Plan:
+        return replace(plan(wish_of(dict(old.wish)), run, old.command), title=old.title)
+
+    def saved() -> int:
+        found = m4.read(run)
+        return -1 if isinstance(found, Unknown) else max((c.step for c in found if c.complete), default=-1)
+
+    def log_size() -> int | None:
+        return run.log.stat().st_size if run.log and run.log.exists() else None
+
+    return World(
+        shell=shell,
+        user=snapshot.user(),
+        now=time.time,
+        sleep=time.sleep,
+        jobs=lambda: snapshot.jobs(run, shell),
+        saved=saved,
+        log_size=log_size,
+        replan=replanned,
+        say=lambda text: session.say(f"  {text}"),
+    )

@@ -1,0 +1,64 @@
+"""The Change commands about the run's jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ops.cli import carry, session
+from ops.interventions.jobs import Hold, Release, Requeue, Save, Stop, planning_note
+
+
+@click.command()
+@click.option("--why", default="", help="The reason, for the note.")
+@click.option("--until", default="", help="How long the nodes stay free, for the note.")
+@carry.options
+@click.pass_context
+def hold(ctx: click.Context, dry_run: bool, yes: bool, out: Path | None, why: str, until: str) -> None:
+    """Keep queued tasks from starting; prints the note for the planning channel.
+
+    What runs goes on running (m4ops stop ends it). Whole arrays are held, never single tasks.
+    """
+    seen = session.look(session.find(ctx)[0])
+    carry.carry_out(ctx, Hold(why, until), dry_run, yes, out)
+    session.out("\nFor the planning channel:\n" + planning_note(seen, why, until))
+
+
+@click.command()
+@carry.options
+@click.pass_context
+def release(ctx: click.Context, dry_run: bool, yes: bool, out: Path | None) -> None:
+    """Let held tasks start."""
+    carry.carry_out(ctx, Release(), dry_run, yes, out)
+
+
+@click.command()
+@click.argument("job", default="")
+@carry.options
+@click.pass_context
+def requeue(ctx: click.Context, dry_run: bool, yes: bool, out: Path | None, job: str) -> None:
+    """Put the running task back into the queue.
+
+    JOB is one task (1234_3); default: every running one of the run.
+    """
+    carry.carry_out(ctx, Requeue(job), dry_run, yes, out)
+
+
+@click.command()
+@carry.options
+@click.pass_context
+def stop(ctx: click.Context, dry_run: bool, yes: bool, out: Path | None) -> None:
+    """Save and end the running task by the kill switch; queued tasks stay held.
+
+    Holds what waits, sets the kill switch, waits for the end, removes the switch.
+    """
+    carry.carry_out(ctx, Stop(), dry_run, yes, out)
+
+
+@click.command()
+@carry.options
+@click.pass_context
+def save(ctx: click.Context, dry_run: bool, yes: bool, out: Path | None) -> None:
+    """Have the running trainer save now, and wait for it."""
+    carry.carry_out(ctx, Save(), dry_run, yes, out)

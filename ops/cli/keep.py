@@ -1,0 +1,252 @@
+"""The Keep commands: apply, undo, verify, cron, demo."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from ops.cli import session
+from ops.cli.session import json_option
+from ops.errors import BadInput, Refused, Unreachable
+from ops.model import Change, Run, Severity, Snapshot, Unknown
+
+EXIT = {"yes": Severity.OK, "no": Severity.CRITICAL, "not yet": Severity.UNKNOWN}
+
+
+@click.command()
+@click.argument("what", metavar="PLAN.json|ID")
+@click.option("-n", "--dry-run", is_flag=True, help="Show the plan and stop.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.pass_context
+def apply(ctx: click.Context, what: str, dry_run: bool, yes: bool) -> None:
+    """Apply a plan that --out wrote, or finish an unfinished change.
+
+    A plan is applied only while the run is still as it was when the plan was made.
+    """
+    from ops import plan as plans
+    from ops.cli import carry
+    from ops.views.plan import plan_text
+
+    run, _ = session.find(ctx)
+    if what.isdigit():
+        return _end(ctx, run, what, forward=True, dry_run=dry_run, yes=yes)
+    try:
+        made = plans.loads(Path(what).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"the plan cannot be read: {error}", what) from None
+    if Path(made.run) != run.dir:
+        raise Refused(f"the plan is for {made.run}", str(run.dir), f"m4ops --run {made.run} apply {what}")
+    _still_parked(run, made)
+    session.out(plan_text(made, session.color()))
+    if not dry_run:
+        session.confirm(yes)
+        carry.carried(ctx, run, made)
+
+
+@click.command()
+@click.argument("change", required=False, metavar="[ID]")
+@click.option("-n", "--dry-run", is_flag=True, help="Show the plan and stop.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--assume-stopped",
+    is_flag=True,
+    help="The scheduler cannot be asked, and I know that nothing of this run runs or waits.",
+)
+@click.pass_context
+def undo(ctx: click.Context, change: str | None, dry_run: bool, yes: bool, assume_stopped: bool) -> None:
+    """Take a change back, to the byte.
+
+    Without ID: the newest change that stands. Once the trainer has saved again the world is another one, and undo says
+    so instead of overwriting anything.
+    """
+    from dataclasses import replace
+
+    from ops import journal
+    from ops import plan as plans
+    from ops.cli import carry
+    from ops.views.plan import plan_text
+
+    run, _ = session.find(ctx)
+    entry = journal.find(journal.read(run.dir), change)
+    if entry.change.status == "unfinished":
+        return _end(ctx, run, entry.change.id, forward=False, dry_run=dry_run, yes=yes)
+    if entry.change.status != "applied":
+        raise Refused(
+            f"change {entry.change.id} is {entry.change.status} already", str(run.dir), f"{session.me(ctx)} history"
+        )
+    done = plans.from_json(entry.plan)
+    back = replace(plans.inverse(done, entry.change.id, done.actions), command=session.typed())
+    if not back.actions:
+        raise Refused(f"change {entry.change.id} ({entry.change.title}) left nothing to take back", str(run.dir))
+    if not assume_stopped:
+        _still_parked(run, back)
+    session.out(plan_text(back, session.color()))
+    if not dry_run:
+        session.confirm(yes)
+        carry.carried(ctx, run, back)
+
+
+def _still_parked(run: Run, made: object) -> None:
+    """State edits only while nothing runs or may start; a plan that parks the run itself is its own guard."""
+    from ops import actions as act
+    from ops.interventions import parking
+    from ops.interventions.parking import Parking
+    from ops.plan import Plan
+
+    if isinstance(made, Plan) and act.edits_state(made.actions):
+        waits = any(isinstance(a, act.WaitFor) for a in made.actions)
+        holds = any(isinstance(a, act.Schedule) and a.verb == "hold" for a in made.actions)
+        assumed = bool(made.wish.get("assume_stopped"))
+        parking.around(session.look(run), Parking(hold=waits or (holds and not made.undoes), assume_stopped=assumed))
+
+
+def _end(ctx: click.Context, run: Run, identity: str, forward: bool, dry_run: bool, yes: bool) -> None:
+    """Finish or take back a change that stopped half way."""
+    from ops import executor, journal
+    from ops.cli import carry
+
+    entry = journal.find(journal.read(run.dir), identity)
+    if entry.change.status != "unfinished":
+        raise Refused(
+            f"change {identity} is {entry.change.status}: there is nothing to finish",
+            str(run.dir),
+            f"{session.me(ctx)} history",
+        )
+    session.say(
+        f"change {identity} ({entry.change.title}) is unfinished: {'finish it' if forward else 'take back what was done'}"
+    )
+    if dry_run:
+        return
+    session.confirm(yes)
+    executor.finish(entry, carry.world(run), forward)
+    session.say(f"change {identity} is {'applied' if forward else 'rolled back'}")
+
+
+@click.command()
+@click.argument("change", required=False, metavar="[ID]")
+@click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="Wait for the verdict, at most so long.")
+@json_option
+@click.pass_context
+def verify(ctx: click.Context, change: str | None, wait: float, as_json: bool) -> None:
+    """Did the resume do what the plan promised? yes, no, or not yet.
+
+    Compares the first log lines after the change with the promised step, LR and wandb id. Exit 0: yes, 2: no, 3: not yet.
+    """
+    from ops.detectors import promise
+    from ops.views.promises import checks_of
+
+    run, _ = session.find(ctx)
+    end = time.time() + wait
+    while True:
+        seen = session.look(run, whole_log=True)
+        found = _promised(seen, change)
+        checks = checks_of(seen, found)
+        if isinstance(checks, Unknown):
+            raise Unreachable(f"the promises cannot be checked: {checks.reason}", str(run.dir), "m4ops status")
+        verdict = promise.overall(checks)
+        if verdict != "not yet" or time.time() >= end:
+            break
+        time.sleep(0.5)
+    if as_json:
+        from ops.views import data
+
+        session.out(
+            data.dumps(
+                {
+                    "schema": "m4ops.verify/1",
+                    "change": found.id,
+                    "verdict": verdict,
+                    "checks": [vars(c) for c in checks],
+                }
+            )
+        )
+    else:
+        session.out(f"change {found.id} ({found.title}): {verdict}")
+        for c in checks:
+            where = f"  (line {c.line})" if c.line else ""
+            session.out(f"  {c.what:9} {c.verdict:8} expected {c.expected}; seen {c.seen}{where}")
+    sys.exit(int(EXIT[verdict]))
+
+
+def _promised(seen: Snapshot, wanted: str | None) -> Change:
+    """The change to verify. Raises Refused."""
+    candidates = [c for c in seen.history or () if c.status == "applied" and c.expectation is not None]
+    for change in reversed(candidates):
+        if wanted in (None, change.id):
+            return change
+    raise Refused(
+        f"change {wanted} promised nothing" if wanted else "no change that stands promised anything",
+        str(seen.run.dir),
+        "m4ops history",
+    )
+
+
+@click.group()
+def cron() -> None:
+    """Let cron run m4ops check: install, remove, status."""
+
+
+@cron.command("install")
+@click.option("--minutes", default=10, show_default=True, type=click.IntRange(1, 59), help="How often.")
+@click.option(
+    "--sink",
+    "sinks",
+    multiple=True,
+    metavar="URI",
+    help="Where new findings go; default: as m4ops.toml says, else cron's mail.",
+)
+@click.option("-n", "--dry-run", is_flag=True, help="Print the line and stop.")
+@click.pass_context
+def cron_install(ctx: click.Context, minutes: int, sinks: tuple[str, ...], dry_run: bool) -> None:
+    """Write one crontab line for this run, in place of an earlier one."""
+    from ops import crontab
+
+    run, _ = session.find(ctx)
+    arguments = tuple(a for sink in sinks for a in ("--sink", sink))
+    if dry_run:
+        return session.out(f"{crontab.line(run, minutes, arguments)} {crontab.tag(run)}")
+    session.out(crontab.install(run, minutes, arguments))
+
+
+@cron.command("remove")
+@click.pass_context
+def cron_remove(ctx: click.Context) -> None:
+    """Remove this run's crontab line."""
+    from ops import crontab
+
+    run, _ = session.find(ctx)
+    session.say("removed" if crontab.remove(run) else "cron had no line for this run")
+
+
+@cron.command("status")
+@click.pass_context
+def cron_status(ctx: click.Context) -> None:
+    """Print this run's crontab line; exit 1 without one."""
+    from ops import crontab
+
+    run, _ = session.find(ctx)
+    line = crontab.installed(run)
+    session.out(line or f"cron does not check {run.name}: {session.me(ctx)} cron install")
+    sys.exit(0 if line else 1)
+
+
+@click.command()
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the run is made; default: a new folder in the temporary directory.",
+)
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Render what was shown as a picture.")
+@click.option("--transcript", type=click.Path(dir_okay=False, path_type=Path), help="Write what was shown as text.")
+def demo(folder: Path | None, svg: Path | None, transcript: Path | None) -> None:
+    """A real small training: launched, diverging, caught, rewound, recovered.
+
+    Needs the demo extra (torch, accelerate, wandb) and no Slurm: an embedded scheduler answers Slurm's commands.
+    """
+    from ops.demo import show
+
+    show.run(folder, svg, transcript)

@@ -1,0 +1,149 @@
+"""The Look commands. None of them changes the run; `check` keeps m4ops's own memory."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ops.cli import session
+from ops.cli.session import json_option
+from ops.errors import OpsError
+from ops.model import LogView, Severity, Snapshot, Unknown
+
+
+@click.command()
+@json_option
+@click.pass_context
+def status(ctx: click.Context, as_json: bool) -> None:
+    """One screen: jobs, progress, checkpoints, pointer, what is wrong."""
+    from ops import state
+
+    run, _ = session.find(ctx)
+    seen, findings, _ = session.judged(session.look(run), state.load(run))
+    if as_json:
+        from ops.views import data
+
+        return session.out(data.dumps(data.status_json(seen, findings)))
+    from ops.views.status import status_text
+
+    session.out(status_text(seen, findings, session.color(), session.width()))
+
+
+@click.command()
+@json_option
+@click.option(
+    "--sink",
+    "sinks",
+    multiple=True,
+    metavar="URI",
+    help="stdout:, https://…, mailto:…, smtp://host:port/… (more than m4ops.toml says).",
+)
+@click.pass_context
+def check(ctx: click.Context, as_json: bool, sinks: tuple[str, ...]) -> None:
+    """For cron: exit 0, 1, 2 or 3; new findings go to the sinks, known ones are quiet.
+
+    The exit code is the worst finding's, as Nagios has them: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN.
+    """
+    from ops import alerts, state
+    from ops.errors import Busy
+    from ops.views.status import verdict
+
+    try:
+        run, config = session.find(ctx)
+        seen = session.look(run)
+        try:
+            with state.lease(run, "tick", 300):
+                seen, findings, memory = session.judged(seen, state.load(run))
+                targets = (*config.sinks, *sinks)
+                quiet_json = targets or (("stdout:",) if not as_json else ())
+                memory, failures = (
+                    alerts.notify(run, memory, findings, quiet_json, seen.now) if quiet_json else (memory, ())
+                )
+                state.save(run, memory)
+        except Busy:
+            seen, findings, _ = session.judged(seen, state.load(run))
+            failures = ()
+    except (OpsError, OSError) as error:
+        session.say(f"m4ops check: UNKNOWN: {error}")
+        sys.exit(int(Severity.UNKNOWN))
+    for failure in failures:
+        session.say(str(failure))
+    if as_json:
+        from ops.views import data
+
+        session.out(data.dumps(data.check_json(seen, findings)))
+    sys.exit(int(verdict(seen, findings)))
+
+
+@click.command()
+@json_option
+@click.pass_context
+def checkpoints(ctx: click.Context, as_json: bool) -> None:
+    """Every checkpoint: complete or not, age, wandb id, what does not belong."""
+    _table(ctx, as_json, "checkpoints", inspect=True)
+
+
+@click.command()
+@json_option
+@click.pass_context
+def evals(ctx: click.Context, as_json: bool) -> None:
+    """Scores by step; torn and foreign lines by number."""
+    _table(ctx, as_json, "evals")
+
+
+@click.command()
+@json_option
+@click.pass_context
+def history(ctx: click.Context, as_json: bool) -> None:
+    """Every change made by m4ops: what, who, when, undone or not."""
+    _table(ctx, as_json, "history")
+
+
+def _table(ctx: click.Context, as_json: bool, what: str, inspect: bool = False) -> None:
+    from ops.views import data, tables
+
+    seen = session.look(session.find(ctx)[0])
+    if inspect:
+        seen = _looked_into(seen)
+    if as_json:
+        return session.out(data.dumps(getattr(data, f"{what}_json")(seen)))
+    session.out(getattr(tables, f"{what}_text")(seen, session.color(), session.width()))
+
+
+NEWEST = 3
+"""Checkpoints whose files' structure is looked at, besides the pointer's."""
+
+
+def _looked_into(seen: Snapshot) -> Snapshot:
+    from dataclasses import replace
+
+    from ops.checkpoints import m4
+
+    if isinstance(seen.checkpoints, Unknown):
+        return seen
+    steps = {c.step for c in seen.checkpoints[-NEWEST:]}
+    pointed = seen.pointer.step if seen.pointer else None
+    return replace(
+        seen, checkpoints=m4.read(seen.run, frozenset(steps | ({pointed} if pointed is not None else set())))
+    )
+
+
+@click.command()
+@json_option
+@click.option("--field", default="loss", show_default=True, help="loss, lr, or any metric of the progress lines.")
+@click.option("--height", default=20, show_default=True, type=click.IntRange(5, 80))
+@click.pass_context
+def plot(ctx: click.Context, as_json: bool, field: str, height: int) -> None:
+    """The loss in the terminal, discarded branches shown as such."""
+    run, _ = session.find(ctx)
+    log = session.look(run, whole_log=True).log
+    if not isinstance(log, LogView):
+        raise OpsError(f"the log is UNKNOWN: {log.reason}", str(run.dir), "m4ops status")
+    if as_json:
+        from ops.views import data
+
+        return session.out(data.dumps(data.plot_json(log.samples, field)))
+    from ops.views.plot import plot_text
+
+    session.out(plot_text(log.samples, session.width(), height, session.color(), field))

@@ -1,0 +1,122 @@
+"""What every command needs: the run that is meant, the scheduler's shell, a look with its findings, a plan carried out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ops import discovery, shell, snapshot
+from ops.config import Config
+from ops.errors import BadInput, Refused
+from ops.model import Finding, LogView, Run, Snapshot, Unknown
+from ops.shell import Answer, Shell
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def find(ctx: click.Context) -> tuple[Run, Config]:
+    """The run that the command line or the environment means. Raises RunNotFound."""
+    return discovery.find(ctx.find_root().obj, Path.cwd())
+
+
+def scheduler() -> Shell:
+    """Slurm's commands; with M4OPS_EMBEDDED set, the embedded scheduler's in that folder."""
+    root = os.environ.get("M4OPS_EMBEDDED")
+    return embedded(Path(root)) if root else shell.run
+
+
+def embedded(root: Path) -> Shell:
+    """A shell in which the embedded scheduler answers Slurm's commands, without a new process."""
+
+    def ask(argv: Sequence[str], timeout: float) -> Answer:
+        from ops.demo import scheduler as demo
+
+        return Answer(*demo.answer(list(argv), root, shell.environment(), Path.cwd()))
+
+    return ask
+
+
+def look(run: Run, whole_log: bool = False) -> Snapshot:
+    """One picture of the run, now."""
+    return snapshot.read(run, scheduler(), time.time(), whole_log)
+
+
+def judged(seen: Snapshot, memory: Any) -> tuple[Snapshot, tuple[Finding, ...], Any]:
+    """The findings on a snapshot and the log's new lines, and the memory for the next time."""
+    from dataclasses import replace
+
+    from ops import detectors
+    from ops.logs import reader
+
+    cursor = reader.Cursor.from_json(json.dumps(dict(memory.cursor))) if memory.cursor else None
+    new: LogView | None = None
+    if seen.run.log is not None:
+        read = reader.read_new(seen.run.log, cursor)
+        if not isinstance(read, Unknown):
+            new, cursor = read
+    state, findings = detectors.judge(seen, new, memory.detectors)
+    saved = json.loads(cursor.to_json()) if cursor else {}
+    return seen, findings, replace(memory, detectors=state, cursor=saved)
+
+
+def out(text: str) -> None:
+    """Data, on stdout."""
+    click.echo(text)
+
+
+def say(text: str) -> None:
+    """Words for people, on stderr."""
+    click.echo(text, err=True)
+
+
+def color() -> bool:
+    """Whether stdout takes colours: a terminal, and no NO_COLOR (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def width() -> int:
+    """Columns of the terminal, within reason."""
+    import shutil
+
+    return max(60, min(140, shutil.get_terminal_size((100, 30)).columns))
+
+
+def typed() -> str:
+    """The command as it was typed, for the journal."""
+    return shlex.join(["m4ops", *sys.argv[1:]])
+
+
+def me(ctx: click.Context) -> str:
+    """How to call m4ops for this run again."""
+    said = ctx.find_root().obj
+    return f"m4ops --run {shlex.quote(said)}" if said else "m4ops"
+
+
+def confirm(yes: bool) -> None:
+    """Ask before a change, on the terminal. Raises Refused where nobody can answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Refused("nobody is there to say yes", hint="add -y to apply without asking, -n to see the plan only")
+    click.confirm("Apply?", abort=True, err=True)
+
+
+def json_option(command: Command) -> Command:
+    """`--json` of every Look command."""
+    return click.option("--json", "as_json", is_flag=True, help="The same as JSON (one versioned schema).")(command)
+
+
+def number(text: str, name: str) -> float:
+    """A number of the command line. Raises BadInput."""
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput(f"{name} {text}: not a number") from None

@@ -1,0 +1,68 @@
+"""What a wish is. Each is a frozen dataclass; its actions and expectation are pure functions of a snapshot.
+
+`plan_for` turns a wish into a plan. A wish refuses (`ops.errors.Refused`) rather than plan what is unsafe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, ClassVar, Protocol
+
+from ops.actions import Action
+from ops.model import Expectation, Snapshot
+from ops.plan import Cost, Plan
+
+
+class Wish(Protocol):
+    """What every intervention offers."""
+
+    kind: ClassVar[str]
+
+    def resolved(self, snapshot: Snapshot) -> Wish:
+        """The wish with its target a plain step: `latest` and `-1` mean another one after the job saved once more."""
+        ...
+
+    def title(self, snapshot: Snapshot) -> str: ...
+    def inspects(self, snapshot: Snapshot) -> frozenset[int]:
+        """Steps whose checkpoint states must have been read for `actions`."""
+        ...
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]: ...
+    def expect(self, snapshot: Snapshot) -> Expectation | None: ...
+    def cost(self, snapshot: Snapshot) -> Cost: ...
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]: ...
+
+
+class Simple:
+    """What most wishes answer: nothing to resolve, to inspect, to promise, to pay or to say."""
+
+    def resolved(self, snapshot: Snapshot) -> Any:
+        return self
+
+    def inspects(self, snapshot: Snapshot) -> frozenset[int]:
+        return frozenset()
+
+    def expect(self, snapshot: Snapshot) -> Expectation | None:
+        return None
+
+    def cost(self, snapshot: Snapshot) -> Cost:
+        return Cost()
+
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        return ()
+
+
+def plan_for(wish: Wish, snapshot: Snapshot, command: str) -> Plan:
+    """The plan of a resolved wish. Raises Refused, BadInput."""
+    return Plan(
+        run=str(snapshot.run.dir),
+        title=wish.title(snapshot),
+        actions=wish.actions(snapshot),
+        command=command,
+        wish={"kind": wish.kind, **asdict(wish)},  # type: ignore[call-overload]
+        expectation=wish.expect(snapshot),
+        cost=wish.cost(snapshot),
+        notes=wish.notes(snapshot),
+        created=snapshot.now,
+        user=snapshot.user,
+    )

@@ -1,0 +1,98 @@
+"""Look at everything once, and freeze it. Nothing here changes anything; a source that fails becomes Unknown."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import replace
+from pathlib import Path
+
+from ops import evals, journal, slurm
+from ops.checkpoints import m4
+from ops.logs import reader
+from ops.model import DISCARDED, Checkpoint, Job, LogView, Run, Snapshot, Unknown
+from ops.shell import Shell
+
+TAIL = 1 << 20
+"""Bytes of the log's end that a look reads; a change reads the whole log."""
+
+
+def read(run: Run, shell: Shell, now: float, whole_log: bool = False) -> Snapshot:
+    """One picture of the run. `whole_log`: all samples, not the newest alone."""
+    return Snapshot(
+        run=run,
+        now=now,
+        user=user(),
+        jobs=jobs(run, shell),
+        pointer=m4.pointer(run),
+        checkpoints=m4.read(run),
+        log=_log(run, whole_log),
+        evals=evals.read(run.evals),
+        history=journal.history(journal.read(run.dir)),
+        kill_switch_set=run.kill_switch.exists() if run.kill_switch else Unknown("no kill switch is known"),
+        folders=_folders(run.dir / DISCARDED),
+        trainer_config=_trainer_config(run),
+    )
+
+
+def inspected(snapshot: Snapshot, steps: frozenset[int]) -> Snapshot:
+    """The snapshot with these checkpoints looked into: every file's structure, LR fields, optimizer moments."""
+    if not steps or isinstance(snapshot.checkpoints, Unknown):
+        return snapshot
+    checkpoints = m4.read(snapshot.run, inspect=steps)
+    if isinstance(checkpoints, Unknown):
+        return replace(snapshot, checkpoints=checkpoints)
+    return replace(snapshot, checkpoints=tuple(_with_states(c) if c.step in steps else c for c in checkpoints))
+
+
+def _with_states(checkpoint: Checkpoint) -> Checkpoint:
+    from ops.checkpoints import states
+
+    return replace(checkpoint, states=states.read(checkpoint.path)) if checkpoint.complete else checkpoint
+
+
+def jobs(run: Run, shell: Shell) -> tuple[Job, ...] | Unknown:
+    """The run's jobs, by one `squeue`."""
+    return slurm.jobs_of(run, _name(_owner(run.dir)), slurm.queue(shell))
+
+
+def user() -> str:
+    """Who we are, by uid: what the environment claims does not count."""
+    return _name(os.geteuid())
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _owner(folder: Path) -> int:
+    try:
+        return folder.stat().st_uid
+    except OSError:
+        return -1
+
+
+def _log(run: Run, whole: bool) -> LogView | Unknown:
+    if run.log is None:
+        return Unknown("no log found: neither logs/main_log.txt nor logs/*.out")
+    return reader.read_log(run.log, None if whole else TAIL)
+
+
+def _folders(base: Path) -> tuple[str, ...]:
+    """`''` for `discarded/` itself, then `exp_K` and `exp_K/opt_step-N`."""
+    if not base.is_dir():
+        return ()
+    found = [p for pattern in ("*", "*/*") for p in base.glob(pattern) if p.is_dir()]
+    return ("", *sorted(str(p.relative_to(base)) for p in found))
+
+
+def _trainer_config(run: Run) -> str | Unknown:
+    if run.trainer_config is None:
+        return Unknown("m4ops.toml names no trainer config")
+    try:
+        return run.trainer_config.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as error:
+        return Unknown(f"{run.trainer_config}: {error.strerror}")
