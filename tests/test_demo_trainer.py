@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import yaml
@@ -19,6 +19,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "slurm_templates" / "train.slurm"
 LIMIT = 60.0
+Process: TypeAlias = "subprocess.Popen[bytes]"
 TRAIN_LINE = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] iteration: +(\d+)/(\d+) +\d+% \| elapsed time: \d\d:\d\d:\d\d \| "
     r"per_token_loss: ([\d.]+|nan) \| per_token_loss/cm4: \S+ \| per_token_loss/pmd: \S+ \| "
@@ -50,9 +51,7 @@ class Run:
     def save(self) -> Path:
         return self.folder / "save"
 
-    def start(
-        self, job: int, fault: dict[str, Any] | None = None, **hparams: object
-    ) -> "subprocess.Popen[bytes]":
+    def start(self, job: int, fault: dict[str, Any] | None = None, **hparams: object) -> Process:
         """Start job ``job`` with these settings beside the usual ones."""
         paths = {"save_dir": "tr_demo", "evals_dir": "evals", "kill_switch_path": "kill"}
         steps = {"train_saving_opt_steps": 40, "val_logging_opt_steps": 40, "eval_opt_steps": 40}
@@ -62,7 +61,7 @@ class Run:
         command = f"{sys.executable} -u -m ops.demo.trainer --config {config}"
         return self.start_template(job, command)
 
-    def start_template(self, job: int, command: str) -> "subprocess.Popen[bytes]":
+    def start_template(self, job: int, command: str) -> Process:
         tools = self.folder / "bin"
         tools.mkdir(exist_ok=True)
         (tools / "srun").write_text(FAKE_SRUN)
@@ -74,9 +73,8 @@ class Run:
             "TRAIN_CMD": command,
             "SRUN_NOTES": str(self.folder / "srun_options"),
         }
-        return subprocess.Popen(
-            ["bash", TEMPLATE], cwd=ROOT, env=os.environ | environment, stdout=subprocess.DEVNULL
-        )
+        surroundings = os.environ | environment
+        return subprocess.Popen(["bash", TEMPLATE], cwd=ROOT, env=surroundings, stdout=subprocess.DEVNULL)
 
     def log(self) -> str:
         path = self.save_dir / "logs" / "main_log.txt"
@@ -89,9 +87,8 @@ class Run:
         return {int(line["iteration"].split("/")[0]): line["per_token_loss"] for line in logged}
 
     def infos(self, step: int) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(
-            (self.save_dir / f"opt_step-{step}" / "resume_run_infos.json").read_text()
-        )
+        path = self.save_dir / f"opt_step-{step}" / "resume_run_infos.json"
+        found: dict[str, Any] = json.loads(path.read_text())
         return found
 
     def point_to(self, step: int) -> Path:
@@ -112,11 +109,11 @@ def wait(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
-def code(job: "subprocess.Popen[bytes]") -> int:
+def code(job: Process) -> int:
     return job.wait(LIMIT)
 
 
-def step_process(job: "subprocess.Popen[bytes]") -> int:
+def step_process(job: Process) -> int:
     """The pid of the training below the template's shell (bash → srun, which became the training)."""
     children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
     for child in children:
@@ -149,9 +146,7 @@ def test_a_run_loses_its_node_diverges_and_recovers_with_half_the_lr(run: Run) -
     fault = {"lose_node_at": 50, "node": "demo-7", "spike_at": 61, "diverge_at": 121}
     assert code(run.start(1, fault, max_num_opt_steps=240)) == 137
     assert "srun: error: Node failure on demo-7\n" in run.log()
-    assert re.search(
-        r"slurmstepd: error: \*\*\* STEP 1\.0 ON \S+ CANCELLED AT \S+ DUE TO NODE FAIL", run.log()
-    )
+    assert re.search(r"slurmstepd: error: \*\*\* STEP 1\.0 ON .* DUE TO NODE FAILURE, SEE", run.log())
     assert (run.save_dir / "latest_opt_step_dir").read_text() == str(run.save_dir / "opt_step-40")
     first_id = run.infos(40)["wandb_run_id"]
     assert f"** `wandb_run_id`: {first_id} **" in run.log()
@@ -280,9 +275,8 @@ def test_a_fresh_optimizer_starts_at_lr_zero_and_sigterm_saves(run: Run) -> None
 
     assert code(run.start(1, max_num_opt_steps_this_run=10, wandb_enable=False)) == 0
     assert "** Maximum number of steps has been reached for this run **" in run.log()
-    job = run.start(
-        2, load_optimizer_states=False, train_saving_opt_steps=1, step_seconds=0.01, wandb_enable=False
-    )
+    fresh = {"load_optimizer_states": False, "wandb_enable": False}
+    job = run.start(2, train_saving_opt_steps=1, step_seconds=0.01, **fresh)
     wait(lambda: f"{run.save_dir}/opt_step-15` **" in run.log(), "step 15")
     os.kill(step_process(job), signal.SIGTERM)
     assert code(job) == 0
@@ -323,9 +317,8 @@ def test_the_template_keeps_the_exit_code_and_appends_to_the_log(run: Run) -> No
 
 
 def test_the_template_names_what_is_missing(run: Run) -> None:
-    asked = subprocess.run(
-        ["bash", TEMPLATE], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True
-    )
+    bare = {"PATH": os.environ["PATH"]}
+    asked = subprocess.run(["bash", TEMPLATE], env=bare, capture_output=True, text=True)
     assert asked.returncode == 2
     assert "export M4OPS_SAVE_DIR and TRAIN_CMD first" in asked.stderr
 

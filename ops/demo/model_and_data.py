@@ -14,6 +14,7 @@ from ops.demo.training_config import Config, Faults
 
 if TYPE_CHECKING:
     import torch
+    from torch.optim.lr_scheduler import LambdaLR
 
 VOCABULARY, CONTEXT, FOLLOWERS = 32, 4, 8
 EMBEDDING, IMAGE, HIDDEN = 12, 8, 64
@@ -75,9 +76,7 @@ def build_optimizer(model: "torch.nn.Module", config: Config) -> "torch.optim.Op
     return torch.optim.SGD(model.parameters(), lr=config.lr, momentum=config.momentum)
 
 
-def build_scheduler(
-    optimizer: "torch.optim.Optimizer", config: Config
-) -> "torch.optim.lr_scheduler.LambdaLR":
+def build_scheduler(optimizer: "torch.optim.Optimizer", config: Config) -> "LambdaLR":
     """A LambdaLR over a `functools.partial`, as in transformers/optimization.py: at step 0 the LR is 0."""
     import torch
 
