@@ -1,0 +1,315 @@
+"""Every learning rate a checkpoint holds: where it stands, and which bytes say another.
+
+Which fields act on a resumed run differs by scheduler: LambdaLR obeys `base_lrs`, StepLR only the optimizer's
+`lr`, OneCycleLR the optimizer's `max_lr` and `min_lr`, CosineAnnealingLR also `eta_min`. Scaling each,
+in every file and for every rank, scales the whole future curve of them all. Source: pytorch
+`torch/optim/lr_scheduler.py`, `torch/optim/swa_utils.py`; Accelerate `checkpointing.py`; DeepSpeed
+`runtime/zero/stage3.py`, `stage_1_and_2.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from struct import pack, unpack
+from typing import Any
+
+from ops.checkpoints.patch import Splice, rebuilt_bytes, with_crc
+from ops.checkpoints.pickle_walk import Float, Int, opcode_end
+from ops.checkpoints.torchfile import (
+    ITEMSIZE,
+    NumpyFloat,
+    StateError,
+    Tensor,
+    TorchFile,
+    extents,
+    opened,
+    read,
+)
+from ops.checkpoints.torchzip import read_at
+from ops.model import LrSite
+
+SCHEDULER_FIELDS = ("base_lrs", "_last_lr", "eta_min", "min_lrs", "max_lrs", "default_min_lr")
+GROUP_FIELDS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
+_SCHEDULER_FILE = re.compile(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin")
+_OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.bin")
+_SHARD = re.compile(r"(?:(?:bf16_|fp16_)?zero_pp_rank_\d+_)?mp_rank_\d+_(?:optim|model)_states\.pt")
+_OPTIMIZER_KEYS = ("optimizer", "optimizer_state_dict", "base_optimizer_state")
+Edits = Iterable[tuple[LrSite, float]]
+
+
+class NotSameLength(StateError):
+    """The new value needs another number of bytes than the old: the file must be made anew (`rebuilt`)."""
+
+
+def lr_sites(checkpoint_dir: Path) -> tuple[LrSite, ...]:
+    """Every LR in every state file of every rank, each place once.
+
+    StateError when a file is torn, or when the LR is in none of them (DeepSpeed's own schedulers).
+    """
+    found: list[LrSite] = []
+    for path in state_files(checkpoint_dir):
+        found += file_sites(path, path.relative_to(checkpoint_dir).as_posix())
+    return tuple(found)
+
+
+def state_files(checkpoint_dir: Path) -> tuple[Path, ...]:
+    """The files of `accelerator_state/` (or of the directory itself) that a resume takes its LR from.
+
+    Names that Accelerate or DeepSpeed would not load are passed over.
+    """
+    state = checkpoint_dir / "accelerator_state"
+    state = state if state.is_dir() else checkpoint_dir
+    if sharded := next(state.glob("optimizer_*/*.distcp"), None):
+        raise StateError("a distributed (FSDP) state: m4ops cannot edit it", str(sharded.parent))
+    known = (_SCHEDULER_FILE, _OPTIMIZER_FILE)
+    plain = [p for p in state.glob("*") if any(k.fullmatch(p.name) for k in known)]
+    shards = [p for p in state.glob("pytorch_model*/*") if _SHARD.fullmatch(p.name)]
+    if not plain and not shards:
+        raise StateError("no optimizer or scheduler state here", str(state), "m4ops checkpoints")
+    return tuple(sorted(plain, key=_natural) + sorted(shards, key=_natural))
+
+
+def file_sites(path: Path, name: str = "") -> tuple[LrSite, ...]:
+    """Every LR of one state file, by label; `name` is what the sites call the file."""
+    return _sites(read(path), name or path.name)
+
+
+def scheduler_step(checkpoint_dir: Path) -> int | None:
+    """How often the first scheduler was stepped (`last_epoch`); None if no torch scheduler was saved.
+
+    Not always the optimizer step: Accelerate steps a prepared scheduler once for every process.
+    """
+    for path in state_files(checkpoint_dir):
+        if _OPTIMIZER_FILE.fullmatch(path.name) or "optim_states" in path.name:
+            continue
+        for _, state in _schedulers(*_scheduler_root(path.name, read(path).tree)):
+            for key, ahead in (("last_epoch", 0), ("_step_count", 1)):
+                if isinstance(state.get(key), Int):
+                    return int(state[key]) - ahead
+    return None
+
+
+def edit(path: Path, edits: Edits) -> tuple[Splice, ...]:
+    """The bytes to change in place so that each site holds its new value: values and checksums, by offset.
+
+    Sites are found again by their label. StateError if one no longer holds its value, or if the new one
+    cannot be an LR; NotSameLength if a value does not fit where the old one stands.
+    """
+    file, changes = changes_of(path, edits)
+    longer = next((c for c in changes if len(c.old) != len(c.new)), None)
+    if longer:
+        raise NotSameLength(
+            f"the LR at byte {longer.offset} takes {len(longer.old)} bytes, the new one {len(longer.new)}",
+            str(path),
+            "choose a value that fits (an integer for an integer)",
+        )
+    return with_crc(file, changes)
+
+
+def rebuilt(path: Path, edits: Edits) -> bytes:
+    """The whole new content of a file of at most 1 MiB; the way for values of another length.
+
+    Rebuilding with the reverse edits (sites of the kind they had) gives the original bytes.
+    """
+    file, changes = changes_of(path, edits)
+    return rebuilt_bytes(file, changes)
+
+
+def as_stored(kind: str, value: float) -> float:
+    """`value` as a site of this kind keeps it: rounded to its type."""
+    return value if kind in ("float64", "int") else _unpacked(kind, _packed(kind, value))
+
+
+def changes_of(path: Path, edits: Edits) -> tuple[TorchFile, tuple[Splice, ...]]:
+    """The file, and the value bytes alone that the edits change."""
+    file = read(path)
+    now = {site.label: site for site in _sites(file, path.name)}
+    found = []
+    with opened(path) as fd:
+        for site, value in edits:
+            if site.label not in now:
+                raise ValueError(f"holds no LR {site.label}")
+            splice = _change(fd, now[site.label], site, value)
+            if splice.old != splice.new:
+                found.append(splice)
+    return file, tuple(found)
+
+
+def optimizer_states(tree: Any, label: str = "") -> Iterator[tuple[str, dict[Any, Any]]]:
+    """Each optimizer state dict (it has `param_groups`) and its label, also inside DeepSpeed's wrappings."""
+    if not isinstance(tree, dict):
+        return
+    if isinstance(tree.get("param_groups"), list):
+        yield label or "optimizer", tree
+        return
+    for key in _OPTIMIZER_KEYS:
+        yield from optimizer_states(tree.get(key), f"{label}.{key}".lstrip("."))
+
+
+# -- finding ---------------------------------------------------------------------------------------------
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+
+def _sites(file: TorchFile, name: str) -> tuple[LrSite, ...]:
+    found: dict[int, LrSite] = {}
+    try:
+        for label, node in _values(file.path.name, file.tree):
+            kind, offset, value = _place(file, label, node)
+            found.setdefault(offset, LrSite(name, label, value, kind, offset))
+    except ValueError as error:
+        raise StateError(str(error), str(file.path)) from error
+    return tuple(found.values())
+
+
+def _values(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
+    """Label and node of every LR in the tree of a file of that name."""
+    for label, state in [] if _SCHEDULER_FILE.fullmatch(name) else optimizer_states(tree):
+        for index, group in enumerate(state["param_groups"]):
+            for field in GROUP_FIELDS:
+                yield from _numbers(f"{label}.param_groups[{index}].{field}", group.get(field))
+    for label, state in _schedulers(*_scheduler_root(name, tree)):
+        for field in SCHEDULER_FIELDS:
+            yield from _numbers(f"{label}.{field}".lstrip("."), state.get(field))
+
+
+def _scheduler_root(name: str, tree: Any) -> tuple[str, Any]:
+    """Where schedulers are looked for. StateError for DeepSpeed's own, whose LR is in no file."""
+    if _SCHEDULER_FILE.fullmatch(name):
+        label, root = "", tree
+    else:
+        label, root = "lr_scheduler", tree.get("lr_scheduler") if isinstance(tree, dict) else None
+    if isinstance(root, dict) and "last_batch_iteration" in root and not _is_scheduler(root):
+        raise StateError(
+            "DeepSpeed's own scheduler: the LR comes from ds_config, and the checkpoint holds only its step",
+            name,
+            'change "scheduler": {"params": …} in the ds_config of the next job',
+        )
+    return label, root
+
+
+def _is_scheduler(node: Mapping[Any, Any]) -> bool:
+    return not node.keys().isdisjoint(("base_lrs", "_last_lr", "_schedulers")) or (
+        "last_epoch" in node and "min_lrs" in node
+    )
+
+
+def _schedulers(label: str, root: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
+    """Each scheduler's state dict under `root`, the outer before the inner, each once."""
+    todo, seen = [(label, root)], set()
+    while todo:
+        label, node = todo.pop()
+        if not isinstance(node, dict | list | tuple) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, dict):
+            if scheduler := _is_scheduler(node):
+                yield label, node
+            items = [(k, v) for k, v in node.items() if not scheduler or k == "_schedulers"]
+            inside = [(f"{label}.{k}".lstrip("."), v) for k, v in items]
+        else:
+            inside = [(f"{label}[{i}]", v) for i, v in enumerate(node)]
+        todo += reversed(inside)
+
+
+def _numbers(label: str, node: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, list | tuple) and depth < 4:
+        for index, item in enumerate(node):
+            yield from _numbers(f"{label}[{index}]", item, depth + 1)
+    elif node is not None:
+        yield label, node
+
+
+def _place(file: TorchFile, label: str, node: Any) -> tuple[str, int, float]:
+    """Kind, offset and value of one LR. The offset is the opcode's in a pickle, the value's in a tensor."""
+    match node:
+        case NumpyFloat():
+            return f"numpy-{node.dtype}", node.at, float(node)
+        case Float():
+            return "float64", node.at, float(node)
+        case Int():
+            return "int", node.at, float(node)
+        case Tensor() if node.numel == 1 and node.dtype in _FORMATS and not file.big_endian:
+            start, end = extents(file, [node.storage])[node.storage.key]
+            offset, size = start + node.offset * ITEMSIZE[node.dtype], ITEMSIZE[node.dtype]
+            if offset + size > end:
+                raise ValueError(f"{label} lies outside its storage")
+            with opened(file.path) as fd:
+                return f"tensor-{node.dtype}", offset, _unpacked(node.dtype, read_at(fd, offset, size))
+    raise ValueError(f"{label} is stored in a way m4ops does not know ({type(node).__name__})")
+
+
+# -- changing --------------------------------------------------------------------------------------------
+
+_FORMATS = {"float64": "<d", "float32": "<f", "float16": "<e", "bfloat16": "<f"}
+_INTS = {b"K": (1, False), b"M": (2, False), b"J": (4, True)}
+
+
+def _change(fd: int, now: LrSite, site: LrSite, value: float) -> Splice:
+    """Raises ValueError when the site no longer holds its value, or the new one is none."""
+    for number in (site.value, value):
+        if not math.isfinite(number) or number < 0:
+            raise ValueError(f"{number} is no learning rate ({site.label})")
+    kind = site.kind if {site.kind, now.kind} <= {"int", "float64"} else now.kind
+    old = _old_bytes(fd, now)
+    if site.value != now.value and _encoded(kind, site.value, old) != old:
+        raise ValueError(f"{site.label} is {now.value:g}, not {site.value:g} as it was when this was planned")
+    return Splice(now.offset, old, old if value == now.value else _encoded(kind, value, old))
+
+
+def _old_bytes(fd: int, site: LrSite) -> bytes:
+    if site.kind.startswith("tensor-"):
+        return read_at(fd, site.offset, ITEMSIZE[site.kind.removeprefix("tensor-")])
+    head = os.pread(fd, 9, site.offset)
+    return read_at(fd, site.offset, opcode_end(head))
+
+
+def _encoded(kind: str, value: float, old: bytes) -> bytes:
+    """The bytes of a site that hold `value`: of the opcode and width of `old` where it fits."""
+    if kind.startswith("tensor-"):
+        return _packed(kind, value)
+    if kind.startswith("numpy-"):
+        return _blob(old[:1], _packed(kind, value))
+    if kind == "int" and value == int(value):
+        return _int(int(value), old[:1])
+    return b"G" + pack(">d", value)
+
+
+def _int(value: int, like: bytes) -> bytes:
+    """An int opcode: the one there is, else the shortest, as pickle writes it."""
+    for code in (like, *_INTS):
+        width, signed = _INTS.get(code, (0, False))
+        if width and value < 1 << (8 * width - signed):
+            return code + value.to_bytes(width, "little")
+    body = value.to_bytes(value.bit_length() // 8 + 1, "little")
+    return b"\x8a" + bytes([len(body)]) + body
+
+
+def _blob(code: bytes, payload: bytes) -> bytes:
+    """A byte string; under protocol 2 it travels as Latin-1 text in UTF-8."""
+    body = payload.decode("latin1").encode() if code in (b"X", b"\x8c") else payload
+    return code + len(body).to_bytes(4 if code in (b"X", b"B") else 1, "little") + body
+
+
+def _packed(kind: str, value: float) -> bytes:
+    """Little-endian bytes of the value in its type, rounded to nearest even as torch does."""
+    dtype = kind.rpartition("-")[2]
+    try:
+        body = pack(_FORMATS[dtype], value)
+    except OverflowError as error:
+        raise ValueError(f"{value:g} does not fit {dtype}") from error
+    if dtype != "bfloat16":
+        return body
+    bits = unpack("<I", body)[0]
+    return pack("<H", (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+
+
+def _unpacked(kind: str, body: bytes) -> float:
+    dtype = kind.rpartition("-")[2]
+    return float(unpack(_FORMATS[dtype], b"\0\0" + body if dtype == "bfloat16" else body)[0])
