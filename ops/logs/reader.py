@@ -1,0 +1,253 @@
+"""Reading a log that somebody else is writing: whole, its end, or on from where the last look stopped.
+
+Bytes are searched block by block for a few literals, and only lines that contain one are parsed. Lines end at
+`\\n`; a `\\r` inside a line (progress bars) parts it. The last line counts only once its `\\n` is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from ops.errors import BadInput
+from ops.logs.events import LITERALS, TRACEBACK, parse_event, traceback_end
+from ops.logs.progress import clean, parse_sample
+from ops.model import LogEvent, LogView, Sample, Unknown
+
+BLOCK = 4 << 20
+LONG = 1 << 20
+"""A line longer than this is taken in parts, and a traceback longer than this is not waited for."""
+WIDTH = 64 << 10
+"""How much of one line is parsed."""
+COUNTED = 64 << 20
+"""Up to this size the lines before a tail are counted."""
+HEAD = 1024
+PROGRESS = b"iteration:"
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where reading stopped, and which file it was.
+
+    `restarted`: another file or other content was found, and read from 0. Whoever sees it forgets what it
+    concluded from the lines before.
+    """
+
+    device: int
+    inode: int
+    offset: int
+    line: int
+    """Lines before `offset`."""
+    head: str
+    """Hash of the first `head_size` bytes: the same inode may have been truncated and written anew."""
+    head_size: int
+    restarted: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Cursor:
+        """Raises BadInput if the text is no cursor."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise BadInput(f"this is no log position: {error}", hint="read the log from its start") from error
+
+
+@dataclass
+class _Found:
+    """What a scan has gathered, and where it stands. `line` (lines before) is None if not counted."""
+
+    offset: int
+    line: int | None
+    samples: list[Sample] = field(default_factory=list)
+    events: list[LogEvent] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        """1-based number of the line at `offset`, or 0."""
+        return 0 if self.line is None else self.line + 1
+
+    def move(self, data: bytes, start: int, end: int) -> int:
+        """Go from `data[start]`, where it stands, to `data[end]`."""
+        self.offset += end - start
+        if self.line is not None:
+            self.line += data.count(b"\n", start, end)
+        return end
+
+    def traceback(self, data: bytes, header: int, last: tuple[int, int]) -> None:
+        """Note the traceback whose header line is at `data[header]`, where it stands, by its last line."""
+        start, stop = last
+        number = self.number and self.number + data.count(b"\n", header, header + start)
+        text = clean(data[header + start : header + min(stop, start + WIDTH)]).strip()
+        self.events.append(LogEvent("traceback", number, self.offset + start, text, text.partition(":")[0]))
+
+
+def read_log(path: Path, last_bytes: int | None = None) -> LogView | Unknown:
+    """The log, or what its last `last_bytes` hold (less a line cut by that). Unknown if it cannot be read.
+
+    Samples and events have line 0 when only the end of a log of 64 MiB or more is read.
+    """
+    try:
+        with _open(path) as handle:
+            info = os.fstat(handle.fileno())
+            skip = max(0, info.st_size - last_bytes) if last_bytes is not None else 0
+            found = _Found(*_line_start(handle, skip, info.st_size))
+            _scan(handle, found, info.st_size)
+            return _view(path, info, found)
+    except OSError as error:
+        return _unknown(path, error)
+
+
+def read_new(path: Path, cursor: Cursor | None) -> tuple[LogView, Cursor] | Unknown:
+    """What was written since `cursor` (None: ever), and the cursor for next time. Unknown if unreadable."""
+    try:
+        with _open(path) as handle:
+            info = os.fstat(handle.fileno())
+            same = cursor is not None and _same(handle, info, cursor)
+            found = _Found(cursor.offset, cursor.line) if cursor and same else _Found(0, 0)
+            _scan(handle, found, info.st_size)
+            size = min(HEAD, found.offset)
+            after = Cursor(
+                device=info.st_dev,
+                inode=info.st_ino,
+                offset=found.offset,
+                line=found.line or 0,
+                head=_fingerprint(handle, size),
+                head_size=size,
+                restarted=cursor is not None and not same,
+            )
+            return _view(path, info, found), after
+    except OSError as error:
+        return _unknown(path, error)
+
+
+def _open(path: Path) -> BinaryIO:
+    # A FIFO would block the open for ever.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is no regular file")
+    return path.open("rb")
+
+
+def _unknown(path: Path, error: OSError) -> Unknown:
+    return Unknown(f"log {path}: {error.strerror or error}")
+
+
+def _view(path: Path, info: os.stat_result, found: _Found) -> LogView:
+    events = tuple(sorted(found.events, key=lambda event: event.offset))
+    return LogView(path, info.st_size, info.st_mtime, tuple(found.samples), events)
+
+
+def _same(handle: BinaryIO, info: os.stat_result, cursor: Cursor) -> bool:
+    return (
+        (info.st_dev, info.st_ino) == (cursor.device, cursor.inode)
+        and info.st_size >= cursor.offset
+        and _fingerprint(handle, cursor.head_size) == cursor.head
+    )
+
+
+def _fingerprint(handle: BinaryIO, size: int) -> str:
+    handle.seek(0)
+    return hashlib.sha256(handle.read(size)).hexdigest()
+
+
+def _line_start(handle: BinaryIO, skip: int, size: int) -> tuple[int, int | None]:
+    """The first line start at or after `skip`, and how many lines are before it (None: not counted)."""
+    if skip == 0:
+        return 0, 0
+    lines = _count_lines(handle, skip - 1) if size < COUNTED else None
+    handle.seek(skip - 1)
+    position = skip - 1
+    while block := handle.read(min(BLOCK, size - position)):
+        end = block.find(b"\n")
+        if end >= 0:
+            return position + end + 1, None if lines is None else lines + 1
+        position += len(block)
+    return size, lines
+
+
+def _count_lines(handle: BinaryIO, end: int) -> int:
+    handle.seek(0)
+    lines = 0
+    while end > 0 and (block := handle.read(min(BLOCK, end))):
+        lines += block.count(b"\n")
+        end -= len(block)
+    return lines
+
+
+def _scan(handle: BinaryIO, found: _Found, size: int) -> None:
+    """Move `found` on to the end of the last whole line before `size`."""
+    handle.seek(found.offset)
+    left = size - found.offset
+    rest = b""
+    while left > 0 and (block := handle.read(min(BLOCK, left))):
+        left -= len(block)
+        data = rest + block
+        rest = data[_take(data, _last_end(data), found) :]
+
+
+def _last_end(data: bytes) -> int:
+    end = data.rfind(b"\n") + 1
+    if end or len(data) <= LONG:
+        return end
+    return data.rfind(b"\r") + 1 or len(data)
+
+
+def _take(data: bytes, end: int, found: _Found) -> int:
+    """Parse the lines in `data[:end]`; the bytes consumed, fewer if a traceback has not ended yet."""
+    mark = done = 0
+    for hit in _hits(data, end):
+        if hit < done:
+            continue
+        start, done = _part(data, hit, done, end)
+        mark = found.move(data, mark, start)
+        # A part may be a hole of NUL bytes with a line at its end, or one progress bar of megabytes.
+        line = data[max(start, hit - HEAD) : min(done, hit + WIDTH)]
+        if data.startswith(TRACEBACK, hit):
+            last = _traceback(data[start : min(end, start + LONG)], clean(line))
+            if last is None and end - start < LONG:
+                return start
+            found.traceback(data, start, last or (0, done - start))
+        elif sample := parse_sample(line, found.number, found.offset):
+            found.samples.append(sample)
+        elif event := parse_event(line, found.number, found.offset):
+            found.events.append(event)
+    return found.move(data, mark, end)
+
+
+def _traceback(data: bytes, header: str) -> tuple[int, int] | None:
+    """Bounds of the last line of the traceback at the start of `data`; None if it is not there yet."""
+    is_last = traceback_end(header)
+    at = data.find(b"\n") + 1
+    while at:
+        stop = data.find(b"\n", at)
+        if stop >= 0 and is_last(clean(data[at : min(stop, at + WIDTH)])):
+            return at, stop
+        at = stop + 1
+    return None
+
+
+def _hits(data: bytes, end: int) -> list[int]:
+    hits = []
+    for literal in (PROGRESS, *LITERALS):
+        at = data.find(literal, 0, end)
+        while at >= 0:
+            hits.append(at)
+            at = data.find(literal, at + len(literal), end)
+    return sorted(hits)
+
+
+def _part(data: bytes, hit: int, low: int, end: int) -> tuple[int, int]:
+    """The bounds of the part of a line around `hit`, not before `low`."""
+    newline = data.rfind(b"\n", low, hit)
+    start = max(newline + 1, data.rfind(b"\r", max(newline, low), hit) + 1, low)
+    stop = data.find(b"\n", hit, end)
+    stop = end if stop < 0 else stop
+    carriage = data.find(b"\r", hit, stop)
+    return start, stop if carriage < 0 else carriage

@@ -1,0 +1,331 @@
+"""What is read from a log, and that nothing in it, or done to it, breaks or repeats the reading."""
+
+import math
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from ops.errors import BadInput
+from ops.logs import Cursor, parse_event, parse_sample, read_log, read_new, split_branches
+from ops.model import LogView, Sample, Unknown
+
+
+def progress(step: int, loss: float | str = 3.39, elapsed: str = "19:29:30") -> str:
+    return (
+        f"iteration: {step:5d}/500000   0% | elapsed time: {elapsed} | per_token_loss: {loss} | "
+        f"lr: 9.942E-06 | num_tokens: 1536772503 | pixel_values_sum: 3.00775E+12 | z_loss: 26.2100 |\n"
+    )
+
+
+def view(path: Path, last_bytes: int | None = None) -> LogView:
+    read = read_log(path, last_bytes)
+    assert isinstance(read, LogView), read
+    return read
+
+
+def new(path: Path, cursor: Cursor | None) -> tuple[LogView, Cursor]:
+    read = read_new(path, cursor)
+    assert not isinstance(read, Unknown), read
+    return read
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "main_log.txt"
+
+
+@pytest.mark.parametrize("before", ["", "0: ", "[2024-05-28 10:11:12] ", "3: [2024-05-28 10:11:12] "])
+def test_a_progress_line(before: str) -> None:
+    sample = parse_sample((before + progress(4875)).encode(), 7, 99)
+    assert sample is not None
+    assert (sample.step, sample.total, sample.loss, sample.lr) == (4875, 500000, 3.39, 9.942e-06)
+    assert (sample.line, sample.offset) == (7, 99)
+    assert sample.elapsed == 19 * 3600 + 29 * 60 + 30
+    assert sample.fields["pixel_values_sum"] == 3.00775e12
+    assert sample.fields["num_tokens"] == 1536772503
+    assert (sample.time is None) == ("[" not in before)
+
+
+@pytest.mark.parametrize(
+    ("words", "loss"),
+    [
+        ("per_token_loss: 3.1 | loss: 9.9", 3.1),
+        ("loss: -0.25", -0.25),
+        ("lm loss: 5.098124E+00", 5.098124),
+        ("per_token_loss: inf", math.inf),
+        ("per_token_loss.cm4.v2: 2.0 | per_token_loss: 3.0 |", 3.0),
+    ],
+)
+def test_which_number_is_the_loss(words: str, loss: float) -> None:
+    sample = parse_sample(f"iteration:  25/100  25% | {words}".encode())
+    assert sample is not None
+    assert sample.loss == loss
+
+
+def test_a_loss_that_is_no_number_is_still_a_sample() -> None:
+    sample = parse_sample(progress(25, "nan").encode())
+    assert sample is not None
+    assert math.isnan(sample.loss)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "iteration: of the loop",
+        "iteration:  4875/500000   0% | elapsed time: 19:29:30 | per_token",
+        "Validation logs: val_per_token_loss: 3.0179 | val_num_tokens: 4413196 |",
+    ],
+)
+def test_what_is_no_progress(line: str) -> None:
+    assert parse_sample(line.encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("clock", "seconds"), [("00:00:05", 5), ("1-00:00:05", 86405), ("1 day, 0:00:05", 86405), ("soon", None)]
+)
+def test_the_clock(clock: str, seconds: float | None) -> None:
+    sample = parse_sample(progress(1, elapsed=clock).encode())
+    assert sample is not None
+    assert sample.elapsed == seconds
+
+
+CANCELLED = "slurmstepd: error: *** STEP 19.0 ON n17 CANCELLED AT 2023-03-06T03:17:51"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "value"),
+    [
+        ("** Saving finished at `/runs/tr_1/opt_step-4875` **", "saved", "/runs/tr_1/opt_step-4875"),
+        ("** `wandb_run_id`: 3fj2k1ab **", "wandb-id", "3fj2k1ab"),
+        ("[2024-05-28 10:11:12] ** `wandb_run_id`: 3fj2k1ab **", "wandb-id", "3fj2k1ab"),
+        ("** Kill switch activated (Don't forget to remove …) **", "kill-switch", ""),
+        ("** SIGTERM signal received. Please restart training **", "sigterm", ""),
+        ("** Training time is over **", "time-over", ""),
+        ("** CPU memory is close to explosion. Please restart training **", "memory", ""),
+        ("** Maximum number of steps has been reached for this training **", "max-steps", "training"),
+        ("** Maximum number of steps has been reached for this run **", "max-steps", "run"),
+        ("Validation logs: val_per_token_loss: 3.0179 | val_num_images: 5 |", "validation", "3.0179"),
+        ("srun: error: Node failure on jean-zay-iam37", "node-failure", "jean-zay-iam37"),
+        ("0: srun: error: Node failure on n2", "node-failure", "n2"),
+        (" 50%|█████     | 5/10srun: error: Node failure on n2", "node-failure", "n2"),
+        ("srun: error: nid001271: tasks 1-3: Out Of Memory", "task-died", "nid001271"),
+        ("srun: error: n3: task 2: Exited with exit code 1", "task-died", "n3"),
+        (CANCELLED + " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***", "node-failure-step", ""),
+        (CANCELLED + " DUE TO TIME LIMIT ***", "time-limit", "19.0"),
+        (CANCELLED.replace("slurmstepd", "slurmstepd-n1") + " DUE TO PREEMPTION ***", "preempted", "19.0"),
+        (CANCELLED.replace("STEP 19.0", "JOB 19") + " DUE TO JOB REQUEUE ***", "requeued", "19"),
+        (CANCELLED + " ***", "cancelled", "19.0"),
+    ],
+)
+def test_an_event(line: str, kind: str, value: str) -> None:
+    event = parse_event((line + "\n").encode(), 3, 40)
+    assert event is not None
+    assert (event.kind, event.value, event.line, event.offset) == (kind, value, 3, 40)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "** Starting validation **",
+        'grep "srun: error: Node failure on" main_log.txt',
+        "we saw srun: error: Node failure on n2 last week",
+        "srun: error: unpack_header: protocol_version 65363 not supported",
+        "slurmstepd: error: Failed to send MESSAGE_TASK_EXIT: Connection refused",
+        "srun: Job step aborted: Waiting up to 62 seconds for job step to finish.",
+    ],
+)
+def test_what_is_no_event(line: str) -> None:
+    assert parse_event(line.encode()) is None
+
+
+def test_lines_and_offsets_are_those_of_the_file(log: Path) -> None:
+    lines = ["hello\n", progress(25), "** `wandb_run_id`: ab **\n", "ende\n", progress(50), "torn iteration"]
+    log.write_text("".join(lines))
+    read = view(log)
+    assert [(s.step, s.line) for s in read.samples] == [(25, 2), (50, 5)]
+    assert [(e.kind, e.line) for e in read.events] == [("wandb-id", 3)]
+    content = log.read_bytes()
+    assert all(content[s.offset :].startswith(b"iteration:") for s in read.samples)
+    assert read.size == len(content)
+
+
+def test_dirty_bytes_are_survived(log: Path) -> None:
+    bar = b"".join(b"\r %d%%|\xe2\x96\x88| %d/10" % (n, n) for n in range(10))
+    log.write_bytes(
+        b"\xff\xfe\x00 no text \x80\n"
+        + b"\x1b[32m" + progress(25).encode().rstrip() + b"\x1b[0m\r\n"
+        + bar + b"\r" + progress(50).encode().rstrip() + b"\r 100%|\xe2\x96\x88|\n"
+        + b"\0" * 5000 + progress(75).encode()
+        + b" 30%|###| 3/10" + progress(100).encode()
+        + progress(125).encode()[:60] + progress(150).encode()
+    )  # fmt: skip
+    assert [(s.step, s.line, s.loss) for s in view(log).samples][:4] == [
+        (25, 2, 3.39),
+        (50, 3, 3.39),
+        (75, 4, 3.39),
+        (100, 5, 3.39),
+    ]
+
+
+def test_a_line_of_megabytes_and_a_hole_need_little_memory(log: Path) -> None:
+    with log.open("wb") as file:
+        file.write(progress(25).encode())
+        file.write(b"\r 30%|###   | 3/10" * 300_000 + b"\n")
+        file.seek(60 << 20, os.SEEK_CUR)
+        file.write(progress(50).encode())
+    tracemalloc.start()
+    try:
+        read = view(log)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [(s.step, s.line) for s in read.samples] == [(25, 1), (50, 3)]
+    assert peak < 40 << 20
+
+
+def test_a_tail_begins_with_a_whole_line_and_knows_its_number(log: Path) -> None:
+    log.write_text("".join(progress(step) for step in range(1000)))
+    width = len(progress(999))
+    cut = view(log, 3 * width + 10)
+    assert [(s.step, s.line) for s in cut.samples] == [(997, 998), (998, 999), (999, 1000)]
+    exact = view(log, 3 * width)
+    assert [s.step for s in exact.samples] == [997, 998, 999]
+    assert view(log, 10**9).samples == view(log).samples
+
+
+def test_the_tail_of_a_huge_log_has_no_line_numbers(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops.logs.reader.COUNTED", 1000)
+    log.write_text("".join(progress(step) for step in range(100)))
+    assert [(s.step, s.line) for s in view(log, 300).samples] == [(99, 0)]
+
+
+TRACE = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+{}RuntimeError: CUDA error: unspecified launch failure
+"""
+
+
+def test_a_traceback_is_told_by_its_last_line(log: Path) -> None:
+    log.write_text("begin\n" + TRACE.format("") + "srun: error: n3: task 2: Exited with exit code 1\n")
+    trace, died = view(log).events
+    assert (trace.kind, trace.line, trace.value) == ("traceback", 5, "RuntimeError")
+    assert trace.text == "RuntimeError: CUDA error: unspecified launch failure"
+    assert died.kind == "task-died"
+
+
+def test_tracebacks_of_two_ranks_are_not_mixed(log: Path) -> None:
+    a = [f"0: {line}\n" for line in TRACE.format("").splitlines()]
+    b = [f"1: {line}\n" for line in TRACE.format("").replace("RuntimeError", "ValueError").splitlines()]
+    log.write_text("".join(x + y for x, y in zip(a, b, strict=True)))
+    assert [(e.kind, e.text[:9]) for e in view(log).events] == [
+        ("traceback", "0: Runtim"),
+        ("traceback", "1: ValueE"),
+    ]
+
+
+def test_a_traceback_still_being_written_is_waited_for(log: Path) -> None:
+    text = TRACE.format("")
+    log.write_text(progress(25) + text[:60])
+    first, cursor = new(log, None)
+    assert [s.step for s in first.samples] == [25]
+    assert first.events == ()
+    with log.open("a") as file:
+        file.write(text[60:])
+    assert [(e.kind, e.line) for e in new(log, cursor)[0].events] == [("traceback", 5)]
+
+
+@pytest.mark.parametrize("missing", ["nothing", "folder", "fifo"])
+def test_what_cannot_be_read_is_unknown(tmp_path: Path, missing: str) -> None:
+    path = tmp_path / "log"
+    if missing == "folder":
+        path.mkdir()
+    if missing == "fifo":
+        os.mkfifo(path)
+    for read in (read_log(path), read_new(path, None)):
+        assert isinstance(read, Unknown)
+        assert str(path) in read.reason
+
+
+def test_reading_on_gives_each_line_once(log: Path) -> None:
+    """However the writer's writes and our looks fall, in every place of two lines."""
+    content = (progress(25) + "** `wandb_run_id`: ab **\n").encode()
+    for cut in range(len(content) + 1):
+        log.write_bytes(content[:cut])
+        first, cursor = new(log, None)
+        with log.open("ab") as file:
+            file.write(content[cut:])
+        second, _ = new(log, Cursor.from_json(cursor.to_json()))
+        assert first.samples + second.samples == view(log).samples
+        assert first.events + second.events == view(log).events
+
+
+def test_the_cursor_counts_lines(log: Path) -> None:
+    log.write_text("a\nb\n" + progress(25))
+    _, cursor = new(log, None)
+    with log.open("a") as file:
+        file.write("c\n" + progress(50))
+    read, after = new(log, cursor)
+    assert [s.line for s in read.samples] == [5]
+    assert not after.restarted
+
+
+def test_a_log_that_was_truncated_or_replaced_is_read_from_its_start(log: Path) -> None:
+    log.write_text("of the first job\n" + progress(25) * 3)
+    _, cursor = new(log, None)
+
+    log.write_text(progress(50))
+    shorter, after = new(log, cursor)
+    assert ([s.step for s in shorter.samples], after.restarted) == ([50], True)
+
+    log.write_text("of the second job\n" + progress(75) * 9)
+    regrown, after = new(log, cursor)
+    assert ([s.step for s in regrown.samples], after.restarted) == ([75] * 9, True)
+
+    other = log.with_name("other")
+    other.write_text("of the first job\n" + progress(25) * 3 + progress(100))
+    other.replace(log)
+    replaced, after = new(log, cursor)
+    assert (len(replaced.samples), after.restarted) == (4, True)
+    assert not new(log, after)[1].restarted
+
+
+def test_a_hole_after_a_truncation_under_the_writer_is_seen(log: Path) -> None:
+    with log.open("wb") as file:
+        file.write(progress(25).encode() * 10)
+        file.flush()
+        _, cursor = new(log, None)
+        os.truncate(log, 0)
+        file.write(progress(50).encode())
+        file.flush()
+        read, after = new(log, cursor)
+    assert ([s.step for s in read.samples], after.restarted) == ([50], True)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"device": 1}', "null"])
+def test_a_foreign_cursor_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
+        Cursor.from_json(text)
+
+
+def samples(*steps: int) -> tuple[Sample, ...]:
+    return tuple(Sample(step, 1.0) for step in steps)
+
+
+def test_branches_part_where_the_step_goes_back() -> None:
+    first, second, third = split_branches(samples(25, 50, 75, 100, 75, 100, 125, 60, 85))
+    assert [s.step for s in first.samples] == [25, 50, 75, 100]
+    assert [s.step for s in first.alive] == [25, 50]
+    assert [s.step for s in first.discarded] == [75, 100]
+    assert [s.step for s in second.discarded] == [75, 100, 125]
+    assert third.discarded == ()
+    assert split_branches(()) == ()
+
+
+def test_one_line_printed_twice_is_no_branch_but_a_resume_at_it_is() -> None:
+    assert len(split_branches(samples(25, 50, 50, 75))) == 1
+    before, after = Sample(50, 1.0, elapsed=900.0), Sample(50, 1.1, elapsed=20.0)
+    assert [b.kept for b in split_branches((before, after))] == [0, 1]
