@@ -1,0 +1,49 @@
+"""Findings for people: what is wrong, what shows it, the commands to consider, the page to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ops.model import Finding, Severity
+from ops.views import words
+from ops.views.words import clean, paint
+
+LABEL = 13
+"""Width of the labels on the left; wide enough for `CRITICAL` and `last change`."""
+KIND = 10
+EVIDENCE_SHOWN = 2
+
+
+def worst_first(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings without the OK ones, the worst first, otherwise in their order."""
+    wrong = (f for f in findings if f.severity is not Severity.OK)
+    return sorted(wrong, key=lambda f: -words.URGENCY.index(f.severity))
+
+
+def findings_text(findings: Sequence[Finding], color: bool = False, width: int = 100) -> str:
+    """All that is wrong, whole; empty when nothing is. For `m4ops check` and for messages."""
+    return "\n".join(line for f in worst_first(findings) for line in finding_lines(f, color, width))
+
+
+def finding_lines(finding: Finding, color: bool, width: int, whole: bool = True) -> list[str]:
+    """The lines of one finding; not `whole`: its summary alone."""
+    first, *rest = words.folded(clean(finding.summary), width - LABEL, "")
+    badge = paint(finding.severity.name, words.SEVERITY_STYLE[finding.severity], color)
+    lines = [badge + " " * (LABEL - len(finding.severity.name)) + paint(first, "bold", color)]
+    lines += [" " * LABEL + paint(line, "bold", color) for line in rest]
+    return lines + _details(finding, color, width) if whole else lines
+
+
+def _details(finding: Finding, color: bool, width: int) -> list[str]:
+    shown, hidden = finding.evidence[:EVIDENCE_SHOWN], len(finding.evidence) - EVIDENCE_SHOWN
+    evidence = [clean(e) for e in shown] + ([f"… and {hidden} more (--json)"] if hidden > 0 else [])
+    pages = (f"runbooks/{finding.runbook}.md",) if finding.runbook else ()
+    lines = []
+    for kind, texts in (("seen", evidence), ("consider", finding.actions), ("read", pages)):
+        head = kind
+        for text in filter(None, map(clean, texts)):
+            first, *rest = words.folded(text, width - LABEL - KIND, "")
+            lines.append(" " * LABEL + paint(head.ljust(KIND), "dim", color) + first)
+            lines += [" " * (LABEL + KIND) + line for line in rest]
+            head = ""
+    return lines
