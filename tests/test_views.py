@@ -13,6 +13,7 @@ import pytest
 
 from ops import actions as act
 from ops import plan as plans
+from ops.detectors.promise import overall
 from ops.model import (
     Change,
     Checkpoint,
@@ -35,6 +36,7 @@ from ops.views import data, tables, words
 from ops.views.findings import findings_text
 from ops.views.plan import plan_text
 from ops.views.plot import plot_text
+from ops.views.promises import checks_of
 from ops.views.record import svg
 from ops.views.status import pace, status_text, verdict
 
@@ -232,6 +234,19 @@ def test_a_change_too_far_back_in_a_partly_read_log_is_unknown_not_broken() -> N
     text = status_text(replace(WELL, log=late), ())
     assert "shown by the log: UNKNOWN" in text
     assert text.split()[0] == "OK"
+
+
+def test_the_whole_log_is_always_enough_to_check_a_change() -> None:
+    late = replace(log(*(sample(n) for n in range(151, 201))), size=90_000_000)
+    seen = replace(WELL, log=late)
+    change = replace(CHANGE, log_offset=10)
+    assert isinstance(checks_of(seen, change), Unknown)
+    assert overall(checks_of(seen, change, whole=True) or ()) == "yes"
+
+
+def test_a_log_that_became_shorter_is_another_log() -> None:
+    text = status_text(replace(WELL, log=replace(log(sample(151)), size=100)), ())
+    assert "shown by the log: UNKNOWN (main_log.txt is shorter" in text
 
 
 def test_a_change_before_its_resume_is_not_yet_shown() -> None:

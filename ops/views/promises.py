@@ -7,8 +7,11 @@ from ops.model import Change, LogView, Snapshot, Unknown
 from ops.snapshot import TAIL
 
 
-def checks_of(snapshot: Snapshot, change: Change) -> tuple[Check, ...] | Unknown:
-    """The promises of a change against the log's lines after it; Unknown where they cannot be compared."""
+def checks_of(snapshot: Snapshot, change: Change, whole: bool = False) -> tuple[Check, ...] | Unknown:
+    """The promises of a change against the log's lines after it; Unknown where they cannot be compared.
+
+    `whole`: the snapshot holds the whole log, not its end alone.
+    """
     log, start = snapshot.log, change.log_offset
     if change.expectation is None:
         return Unknown("it promised nothing that a log shows")
@@ -16,7 +19,9 @@ def checks_of(snapshot: Snapshot, change: Change) -> tuple[Check, ...] | Unknown
         return log
     if start is None:
         return Unknown("the size of the log at the change was not noted")
-    if _first(log) > start and log.size - start >= TAIL:
+    if log.size < start:
+        return Unknown(f"{log.path.name} is shorter than it was at the change: another file?")
+    if not whole and _first(log) > start and log.size - start >= TAIL:
         return Unknown("the lines after it are too far back to look at here: m4ops verify")
     samples = [s for s in log.samples if s.offset >= start]
     return verify(change.expectation, samples, [e for e in log.events if e.offset >= start])
