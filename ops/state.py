@@ -1,0 +1,163 @@
+"""m4ops's own bookkeeping of a run: how far the log was read, what the detectors remember, what was told.
+
+Nothing is lost with it: log position and detector memory are made again from the log, and an alert that was
+forgotten is sent again. So a file that is torn or foreign is told of and begun anew, never an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ops import lease as leases
+from ops.alerts.episodes import Episode, Message, Pending
+from ops.errors import OpsError
+from ops.model import OPS_DIR, Finding, Run, Severity
+
+VERSION = 1
+FILE = "memory.json"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What m4ops remembers of a run between two ticks. `cursor` and `detectors` are plain JSON objects."""
+
+    cursor: Mapping[str, Any] = field(default_factory=dict)
+    detectors: Mapping[str, Any] = field(default_factory=dict)
+    episodes: tuple[Episode, ...] = ()
+    outbox: tuple[Pending, ...] = ()
+    problem: str = ""
+    """Why it was begun anew though there was something to read. To be told once; it is not saved."""
+
+
+def folder(run: Run) -> Path:
+    """Where a run's bookkeeping lies: with the run if the user may write there, else in their state folder.
+
+    The latter is `$XDG_STATE_HOME/m4ops/<run>-<hash of its path>` (XDG Base Directory Specification 0.8).
+    """
+    shared = run.dir / OPS_DIR / "state"
+    if _writable(shared):
+        return shared
+    configured = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(configured) if configured.startswith("/") else Path.home() / ".local" / "state"
+    place = hashlib.sha256(os.fsencode(os.path.realpath(run.dir))).hexdigest()[:12]
+    return base / "m4ops" / f"{run.name.replace('/', '_')}-{place}"
+
+
+def load(run: Run) -> Memory:
+    """What was saved. Nothing yet gives an empty Memory; what cannot be used gives one with its `problem`."""
+    file = folder(run) / FILE
+    try:
+        return _from_json(_parse(file.read_bytes()))
+    except FileNotFoundError:
+        return Memory()
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+    except _Foreign as error:
+        problem = str(error)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        problem = "holds something else than this m4ops writes"
+    return Memory(problem=f"{file} {problem}: bookkeeping begins anew, open alerts are sent again")
+
+
+def save(run: Run, memory: Memory) -> None:
+    """Save, whole or not at all. Raises OpsError when the disk does not take it. Hold the run's lease."""
+    file = folder(run) / FILE
+    leases.make_folder(file.parent)
+    try:
+        _replace(file, json.dumps(_to_json(memory)).encode())
+    except OSError as error:
+        raise OpsError(
+            f"cannot keep the bookkeeping: {error.strerror}",
+            where=str(file),
+            hint="make room or ask for write access",
+        ) from None
+
+
+@contextmanager
+def lease(run: Run, name: str, seconds: float) -> Iterator[leases.Lease]:
+    """Hold the lease `name` of this run's bookkeeping. Raises Busy when somebody else, on any host, does."""
+    with leases.acquire(folder(run) / f"{name}.lease", name, seconds) as held:
+        yield held
+
+
+class _Foreign(Exception):
+    """Not what `save` writes."""
+
+
+def _parse(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise _Foreign("is torn or no JSON") from None
+
+
+def _replace(file: Path, content: bytes) -> None:
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        with open(temporary, "xb") as opened:
+            os.fchmod(opened.fileno(), file.parent.stat().st_mode & 0o666)
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    directory = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _writable(path: Path) -> bool:
+    """Whether this user may write into the folder, or make it."""
+    nearest = next(p for p in (path, *path.parents) if os.path.exists(p))
+    return os.access(nearest, os.W_OK | os.X_OK)
+
+
+def _to_json(memory: Memory) -> dict[str, object]:
+    content = {key: value for key, value in asdict(memory).items() if key != "problem"}
+    return {"m4ops": "state", "version": VERSION, **content}
+
+
+def _from_json(data: Any) -> Memory:
+    if data["m4ops"] != "state" or data["version"] != VERSION:
+        raise _Foreign("was written by another version of m4ops or by something else")
+    return Memory(
+        cursor=dict(data["cursor"].items()),
+        detectors=dict(data["detectors"].items()),
+        episodes=tuple(_episode(e) for e in data["episodes"]),
+        outbox=tuple(Pending(_message(p["message"]), tuple(map(str, p["done"]))) for p in data["outbox"]),
+    )
+
+
+def _episode(data: Any) -> Episode:
+    since, seen, ticks = float(data["since"]), float(data["seen"]), int(data["ticks"])
+    return Episode(_finding(data["finding"]), since, seen, ticks, Severity(data["told"]))
+
+
+def _message(data: Any) -> Message:
+    event, run, host = (str(data[name]) for name in ("event", "run", "host"))
+    return Message(event, _finding(data["finding"]), float(data["time"]), float(data["since"]), run, host)
+
+
+def _finding(data: Any) -> Finding:
+    return Finding(
+        kind=str(data["kind"]),
+        severity=Severity(data["severity"]),
+        summary=str(data["summary"]),
+        evidence=tuple(map(str, data["evidence"])),
+        step=None if data["step"] is None else int(data["step"]),
+        line=None if data["line"] is None else int(data["line"]),
+        node=str(data["node"]),
+        runbook=str(data["runbook"]),
+        actions=tuple(map(str, data["actions"])),
+    )
