@@ -122,14 +122,6 @@ def acquire(path: Path, purpose: str, seconds: float, *, take_expired: bool = Tr
         _remove_empty(stage)
 
 
-def held(path: Path, purpose: str, seconds: float) -> Lease:
-    """`acquire` for whoever changes a run: one merely silent is not taken over, for it may wake up half way.
-
-    Call `renew` on it at least every `seconds`, so that nobody is told that the holder is silent.
-    """
-    return acquire(path, purpose, seconds, take_expired=False)
-
-
 def look(path: Path) -> Holder | None:
     """Who holds the lease at `path`; None when nobody does."""
     try:

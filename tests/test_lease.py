@@ -166,9 +166,7 @@ def test_a_stale_lease_has_exactly_one_heir(place: Path, start: Start) -> None:
         assert hear(contenders[answers.index("won")]) == "True"
 
 
-def test_who_judged_before_another_took_over_comes_too_late(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_judged_before_another_took_over_comes_too_late(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     abandon(place)
     plain = lease._unlink
     winners: list[lease.Lease] = []
@@ -223,17 +221,17 @@ def test_a_change_is_not_taken_over_for_silence_but_on_request(place: Path) -> N
         lease.break_stale(place)
     silence(place)
     with pytest.raises(Busy, match="silent") as refused:
-        lease.held(place, "next", 60)
+        lease.acquire(place, "next", 60, take_expired=False)
     assert "rm -r" in refused.value.hint
     broken = lease.break_stale(place)
     assert broken and broken.purpose == "rewind"
-    assert lease.held(place, "next", 60).release()
+    assert lease.acquire(place, "next", 60, take_expired=False).release()
     assert lease.break_stale(place) is None
 
 
 def test_a_change_takes_over_from_a_process_proven_dead(place: Path) -> None:
     died = abandon(place)
-    with lease.held(place, "next", 60) as held:
+    with lease.acquire(place, "next", 60, take_expired=False) as held:
         assert held.took_over == died
 
 
@@ -241,7 +239,7 @@ def test_a_pid_used_again_is_another_process(place: Path) -> None:
     left = lease.acquire(place, "long ago", 60)
     file = place / left.holder.token
     file.write_text(json.dumps(json.loads(file.read_text()) | {"started": "1"}))
-    with lease.held(place, "next", 60) as held:
+    with lease.acquire(place, "next", 60, take_expired=False) as held:
         assert held.took_over and held.took_over.pid == os.getpid()
 
 
