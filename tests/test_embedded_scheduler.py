@@ -7,13 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from ops.demo.scheduler import Answer, answer
+from ops.demo.scheduler import Answer, answer, runner, stop
 from ops.demo.scheduler.processes import birth, descendants
 from ops.demo.scheduler.ranges import compress, hostnames, parse_array
 from ops.demo.scheduler.times import full, parse_limit, short
@@ -64,8 +63,7 @@ class Machine:
         return path.read_text() if path.exists() else ""
 
     def runner(self) -> int:
-        pid, born = map(int, (self.root / "runner.pid").read_text().split())
-        return pid if birth(pid) == born else 0
+        return runner.pid(self.root)
 
 
 def until(true: Callable[[], bool], describe: Callable[[], object] = lambda: "") -> None:
@@ -81,15 +79,12 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("COV_")}
     made = Machine(tmp_path / "slurm", tmp_path / "work", env | {"M4OPS_EMBEDDED_KILLWAIT": "0.3"})
     yield made
-    left = list(_processes(made.root))
-    for pid in left:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    until(lambda: not any(birth(pid) for pid in left), lambda: f"left behind: {left}")
+    stop(made.root)
+    assert not list(_processes(made.root))
 
 
 def _processes(root: Path) -> Iterator[int]:
-    """The runner first, so that it starts nothing any more; then supervisors and their jobs."""
+    """The runner, the supervisors, and what is below them."""
     for note in [root / "runner.pid", *root.glob("runs/*/pid")]:
         if note.exists():
             pid, born = map(int, note.read_text().split())
@@ -647,7 +642,7 @@ def test_notations() -> None:
     assert [short(s) for s in (3, 62, 3723, 93784)] == ["0:03", "1:02", "1:02:03", "1-02:03:04"]
     assert [full(s) for s in (3, 93784)] == ["00:00:03", "1-02:03:04"]
     for bad in ("", "1-", "x", "3-1", "1%", "1-100001"):
-        with pytest.raises(ValueError, match=re.escape(bad.rstrip("%"))):
+        with pytest.raises(ValueError):
             parse_array(bad)
 
 

@@ -15,7 +15,7 @@ def main(argv: list[str]) -> int:
     if argv and argv[0] == "runner":
         from ops.demo.scheduler import runner
 
-        runner.main(Path(argv[1]))
+        runner.main(Path(argv[1]), int(argv[2]))
         return 0
     if "M4OPS_EMBEDDED" not in os.environ:
         sys.stderr.write("ops.demo.scheduler: M4OPS_EMBEDDED is not set: it names the scheduler's folder\n")

@@ -14,7 +14,7 @@ NAMES = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sinfo")
 
 
 def answer(argv: Sequence[str], root: Path, env: Mapping[str, str], cwd: Path, stdin: str = "") -> Answer:
-    """What a Slurm command says: `argv[0]` is its name. `root` is the scheduler's folder, made by the first sbatch.
+    """What a Slurm command says: `argv[0]` is its name, `root` the folder the first sbatch makes.
 
     Never raises for what a command refuses; another program than Slurm's is answered with 127.
     """

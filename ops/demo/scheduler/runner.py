@@ -1,4 +1,4 @@
-"""The detached process that starts tasks, ends them, and sees them end. One a root; it leaves when all is done.
+"""The detached process that starts tasks, ends them, sees them end. One a root; it leaves when all is done.
 
 It keeps nothing in memory that matters: killed at any point, the next one goes on from the table.
 """
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from ops.demo.scheduler import processes, spool, stepd, waiting
 from ops.demo.scheduler.state import Table, label, locked, read, split, unfinished
@@ -47,10 +48,13 @@ _MAIN = str(Path(__file__).with_name("__main__.py"))
 
 def ensure(root: Path, env: Mapping[str, str]) -> None:
     """Start a runner if there is work and none is alive. It belongs to no terminal and to no parent."""
-    if not unfinished(read(root)) or _alive(root):
+    if not unfinished(read(root)):
         return
-    python = [sys.executable, "-IS", _MAIN, "runner", str(root)]
-    with open(root / "runner.log", "ab") as log:
+    with open(root / "runner.lock", "a") as lock, open(root / "runner.log", "ab") as log:
+        if not _take(lock):
+            return
+        # The runner inherits the lock itself: nobody can start a second one meanwhile.
+        python = [sys.executable, "-IS", _MAIN, "runner", str(root), str(lock.fileno())]
         # The shell leaves the runner to init, so that nobody has a child to wait for.
         subprocess.run(
             ["/bin/sh", "-c", '"$@" &', "sh", *python],
@@ -58,19 +62,34 @@ def ensure(root: Path, env: Mapping[str, str]) -> None:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            pass_fds=(lock.fileno(),),
             check=True,
             cwd="/",
             env={"PATH": env.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"},
         )
 
 
-def _alive(root: Path) -> bool:
+def _take(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def alive(root: Path) -> bool:
+    """Whether a runner is there, or just being started."""
     with open(root / "runner.lock", "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not _take(lock)
+
+
+def pid(root: Path) -> int:
+    """The runner's process; 0 if there is none, or it has only just been started."""
+    try:
+        number, born = map(int, (root / "runner.pid").read_text().split())
+    except FileNotFoundError:
+        return 0
+    return number if processes.birth(number) == born else 0
 
 
 def write_shims(root: Path) -> None:
@@ -90,27 +109,22 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def main(root: Path) -> None:
-    """Be the runner of this root, unless there is one."""
+def main(root: Path, lock: int) -> None:
+    """Be the runner of this root; `lock` is the descriptor that says so."""
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)  # a background process of sh ignores them, its jobs must not
-    with open(root / "runner.lock", "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    spool.write_whole(root / "runner.pid", f"{os.getpid()} {processes.birth(os.getpid())}")
+    idle_since = time.monotonic()
+    while True:
+        if tick(root):
+            idle_since = time.monotonic()
+        elif time.monotonic() - idle_since > LINGER and _leave(root, lock):
             return
-        spool.write_whole(root / "runner.pid", f"{os.getpid()} {processes.birth(os.getpid())}")
-        idle_since = time.monotonic()
-        while True:
-            if tick(root):
-                idle_since = time.monotonic()
-            elif time.monotonic() - idle_since > LINGER and _leave(root, lock.fileno()):
-                return
-            with suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            lively = time.time() - (root / "state.json").stat().st_mtime < 1
-            time.sleep(LIVELY_TICK if lively else TICK)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        lively = time.time() - (root / "state.json").stat().st_mtime < 1
+        time.sleep(LIVELY_TICK if lively else TICK)
 
 
 def _leave(root: Path, lock: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +36,8 @@ def run(argv: list[str], call: Call) -> Answer:
     number = _signal(asked["signal"]) if "signal" in asked else 0
     if not (call.root / "state.json").exists():
         return Answer(0, "", "")
-    if (number and number != 9) or (number and ("batch" in asked or "full" in asked)):
+    whole = "batch" not in asked and "full" not in asked
+    if number and not (number == signal.SIGKILL and whole):
         return _send(call, names, asked, number)
     with locked(call.root) as table:
         reasons = waiting.outlook(table, time.time()).reasons
@@ -53,17 +55,17 @@ def _signal(name: str) -> int:
 
 def _wanted(table: Table, names: list[str], asked: dict[str, str]) -> list[Task]:
     tasks = [t for name in names for t in _named(table, name)] if names else list(table.tasks.values())
-    rules: list[tuple[tuple[str, ...], Callable[[Task], set[str]]]] = [
-        (("jobname", "name"), lambda t: {table.specs[t.array_id].name}),
-        (("user",), lambda t: {table.specs[t.array_id].user, str(table.specs[t.array_id].uid)}),
-        (("partition",), lambda t: {table.specs[t.array_id].partition}),
-        (("account",), lambda t: {table.specs[t.array_id].account}),
-        (("state",), lambda t: {t.shown_state, COMPACT[t.shown_state]}),
-    ]
-    for options_, value in rules:
-        for option in options_:
-            if option in asked:
-                tasks = [t for t in tasks if value(t) & set(_values(option, asked[option]))]
+    rules: dict[str, Callable[[Task], set[str]]] = {
+        "jobname": lambda t: {table.specs[t.array_id].name},
+        "name": lambda t: {table.specs[t.array_id].name},
+        "user": lambda t: {table.specs[t.array_id].user, str(table.specs[t.array_id].uid)},
+        "partition": lambda t: {table.specs[t.array_id].partition},
+        "account": lambda t: {table.specs[t.array_id].account},
+        "state": lambda t: {t.shown_state, COMPACT[t.shown_state]},
+    }
+    for option, value in rules.items():
+        if option in asked:
+            tasks = [t for t in tasks if value(t) & set(_values(option, asked[option]))]
     if "me" in asked:
         tasks = [t for t in tasks if table.specs[t.array_id].uid == os.getuid()]
     return [t for t in tasks if not t.finished]

@@ -1,4 +1,4 @@
-"""What a job has on disk beside its line in the table: script, environment, output files, the marks of its runs."""
+"""What a job has on disk beside its line in the table: script, environment, output files, marks of its runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def expand(pattern: str, spec: Spec, task: Task, *, alone: bool = True) -> str:
-    """A file name of sbatch(1) with %x %j %A %a %u %N ... filled in; `alone` is false for an array's remainder."""
+    """A file name of sbatch(1) with %x %j %A %a %u %N ... filled in; not `alone`: an array's remainder."""
     index = task.index if task.index != PLAIN and alone else NO_INDEX
     values = {
         "A": str(spec.array_id), "J": str(task.id), "N": host(), "a": str(index), "j": str(task.id),

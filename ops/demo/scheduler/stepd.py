@@ -1,4 +1,4 @@
-"""The supervisor of one run: a small process that starts the batch script, outlives the runner and notes the end."""
+"""The supervisor of one run: it starts the batch script, outlives the runner, and notes the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_OUTPUT = 53
 
 
 def launch(root: Path, spec: Spec, task: Task) -> None:
-    """Fork the supervisor of a run; it reports through files only. A second one for the same run gives way."""
+    """Fork the supervisor of a run; it reports through files. A second one for the same run gives way."""
     if os.fork():
         return
     try:

@@ -42,14 +42,14 @@ REQUEUE_WAIT = 1.0
 """Seconds a requeued job waits, reason BeginTime (Slurm: cred_expire, 120 s by default)."""
 
 DEFAULT_KILL_WAIT = 3.0
-"""Seconds between SIGTERM and SIGKILL (Slurm: KillWait, 30 s by default); `M4OPS_EMBEDDED_KILLWAIT` overrides."""
+"""Seconds from SIGTERM to SIGKILL (Slurm: KillWait, 30 s by default); `M4OPS_EMBEDDED_KILLWAIT` overrides."""
 
 VERSION = "22.05.8"
 
 
 @dataclass(frozen=True)
 class Call:
-    """Where and how a command is asked: the scheduler's folder, the caller's environment, folder and input."""
+    """Where and how a command is asked: the scheduler's folder, the caller's environment, folder, input."""
 
     root: Path
     env: Mapping[str, str]
@@ -119,7 +119,7 @@ class Task:
     held: str = ""
     state: str = PENDING
     reason: str = ""
-    """Only for a finished task: why, as scontrol shows it; a pending task's reason is worked out when asked."""
+    """Only for a finished task: why, as scontrol shows it; a pending one's reason is worked out when asked."""
     restarts: int = 0
     start: float = 0.0
     end: float = 0.0
