@@ -153,9 +153,7 @@ def _aligned(header: bytes, at: int, step: int) -> bytes:
     return header[:28] + sizes[0] + header[LOCAL.size : start] + b"FB" + sizes[1] + b"Z" * fill
 
 
-def _renumber(
-    data: bytearray, at: int, record: Record, new: tuple[int, int], optional: bool = False
-) -> None:
+def _renumber(data: bytearray, at: int, record: Record, new: tuple[int, int], optional: bool = False) -> None:
     """CRC, packed size, size as they stand at `at`; an `optional` 0 (see the descriptor) stays."""
     values = ((record.crc, new[0]), (record.size, new[1]), (record.size, new[1]))
     for place, (old, value) in zip((at, at + 4, at + 8), values, strict=True):

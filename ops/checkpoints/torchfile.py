@@ -183,9 +183,7 @@ def _read_unzipped(path: Path, data: mmap.mmap) -> TorchFile:
     return TorchFile(path, walked.tree, (start, walked.end), walked.frames, big_endian=big, storages=ranges)
 
 
-def _legacy_storages(
-    data: mmap.mmap, keys: Walked, known: Mapping[str, Storage]
-) -> dict[str, tuple[int, int]]:
+def _legacy_storages(data: mmap.mmap, keys: Walked, known: Mapping[str, Storage]) -> dict[str, tuple[int, int]]:
     """After the keys come the storages in their order, each its element count in 8 bytes and its elements."""
     found, at = {}, keys.end
     for key in keys.tree:
@@ -199,9 +197,7 @@ def _legacy_storages(
     return found
 
 
-def _walk(
-    data: bytes | mmap.mmap, at: int, base: int, storages: dict[str, Storage] | None = None
-) -> Walked:
+def _walk(data: bytes | mmap.mmap, at: int, base: int, storages: dict[str, Storage] | None = None) -> Walked:
     def persistent(pid: Any) -> Any:
         storage = _storage(pid)
         if isinstance(storage, Storage) and storages is not None:
@@ -225,13 +221,13 @@ def _call(func: Any, args: Any) -> Any:
     if not isinstance(func, Global) or func.module not in _TRUSTED:
         return Call(func, args)
     match func.name, args:
-        case ("_rebuild_tensor_v2" | "_rebuild_tensor"), (Storage() as s, int(at), tuple(shape), *_):
+        case (("_rebuild_tensor_v2" | "_rebuild_tensor"), (Storage() as s, int(at), tuple(shape), *_)):
             return Tensor(s, int(at), shape, s.dtype)
         case "OrderedDict", ():
             return {}
         case "_rebuild_tensor_v3", (Storage() as s, int(at), tuple(shape), _, _, _, Global(name=dtype), *_):
             return Tensor(s, int(at), shape, _DTYPES.get(dtype, dtype))
-        case ("_rebuild_parameter" | "_rebuild_parameter_with_state"), (Tensor() as tensor, *_):
+        case (("_rebuild_parameter" | "_rebuild_parameter_with_state"), (Tensor() as tensor, *_)):
             return tensor
         case "_rebuild_from_type_v2", (inner, _, tuple(rest), _):
             return _call(inner, rest)
