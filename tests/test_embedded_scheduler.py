@@ -198,6 +198,7 @@ REFUSED = [
     (("--array=1-x", "s.sh"), 1, FAILED + "Invalid job array specification\n"),
     (("--array=3-1", "s.sh"), 1, FAILED + "Invalid job array specification\n"),
     (("--dependency=afterok:abc", "s.sh"), 1, FAILED + "Job dependency problem\n"),
+    (("--ntasks=x", "s.sh"), 1, 'sbatch: error: Invalid numeric value "x" for --ntasks.\n'),
     (("--time=xx", "s.sh"), 255, "sbatch: error: Invalid --time specification\n"),
     (("--open-mode=x", "s.sh"), 255, "sbatch: error: Invalid --open-mode specification\n"),
     (("--signal=FOO", "s.sh"), 255, "sbatch: error: Invalid --signal specification\n"),
@@ -641,7 +642,7 @@ def test_notations() -> None:
     assert [parse_limit(t) for t in limits] == [300, 90, 3600, 93600, 93780, 93784, 0]
     assert [short(s) for s in (3, 62, 3723, 93784)] == ["0:03", "1:02", "1:02:03", "1-02:03:04"]
     assert [full(s) for s in (3, 93784)] == ["00:00:03", "1-02:03:04"]
-    for bad in ("", "1-", "x", "3-1", "1%", "1-100001"):
+    for bad in ("", "1-", "x", "3-1", "1%x", "1-100001"):
         with pytest.raises(ValueError):
             parse_array(bad)
 

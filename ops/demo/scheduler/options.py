@@ -61,8 +61,9 @@ def _long(rules: Grammar, word: str, rest: list[str]) -> tuple[str, str]:
     typed, equals, value = word.partition("=")
     names = [typed] if typed in rules.longs else [n for n in rules.longs if n.startswith(typed)]
     if len(names) != 1:
-        problem = f"option '--{typed}' is ambiguous" if names else f"unrecognized option '--{typed}'"
-        raise _usage(rules, problem)
+        choice = " ".join(f"'--{name}'" for name in names)
+        ambiguous = f"option '--{word}' is ambiguous; possibilities: {choice}"
+        raise _usage(rules, ambiguous if names else f"unrecognized option '--{typed}'")
     kind = rules.longs[names[0]]
     if equals and not kind:
         raise _usage(rules, f"option '--{names[0]}' doesn't allow an argument")

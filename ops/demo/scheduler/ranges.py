@@ -26,7 +26,7 @@ def parse_set(text: str) -> tuple[int, ...]:
 def parse_array(text: str) -> tuple[tuple[int, ...], int]:
     """The numbers and the throttle (0: none) of an `--array` argument. Raises ValueError."""
     numbers, percent, throttle = text.partition("%")
-    if percent and not throttle.isdigit():
+    if percent and throttle and not throttle.isdigit():
         raise ValueError(text)
     return parse_set(numbers), int(throttle or 0)
 

@@ -159,7 +159,7 @@ def _understood(wishes: Wishes, call: Call) -> tuple[Spec, Task, tuple[int, ...]
         args=(), output=wishes.get("output", default), error=wishes.get("error", ""),
         append=_valid(wishes, "open-mode", _appends, False), partition=wishes.get("partition", "demo"),
         account=wishes.get("account", ""), nodes=_nodes(wishes.get("nodes", "1")),
-        ntasks=_valid(wishes, "ntasks", int, 1), cpus_per_task=_valid(wishes, "cpus-per-task", int, 1),
+        ntasks=_count(wishes, "ntasks"), cpus_per_task=_count(wishes, "cpus-per-task"),
         submit_host=host(), submit_dir=str(call.cwd), signal=signal,
         kill_on_invalid_dep=wishes.get("kill-on-invalid-dep", "").lower() in ("y", "yes"),
         kill_wait=kill_wait(call.env), is_array=bool(indices), throttle=throttle,
@@ -173,6 +173,13 @@ def _understood(wishes: Wishes, call: Call) -> tuple[Spec, Task, tuple[int, ...]
         held=HELD_USER if "hold" in wishes else "",
     )  # fmt: skip
     return spec, task, indices
+
+
+def _count(wishes: Wishes, name: str) -> int:
+    text = wishes.get(name, "1")
+    if not text.isdigit() or not int(text):
+        raise Refused(f'sbatch: error: Invalid numeric value "{text}" for --{name}.')
+    return int(text)
 
 
 def _indices(text: str) -> tuple[tuple[int, ...], int]:

@@ -41,8 +41,9 @@ def run(argv: list[str], call: Call) -> Answer:
         return _send(call, names, asked, number)
     with locked(call.root) as table:
         reasons = waiting.outlook(table, time.time()).reasons
+        alone = {t.key for name in names if "_" in name for t in _named(table, name)}
         for task in _wanted(table, names, asked):
-            _cancel(table, task, reasons.get(task.key, ""))
+            _cancel(table, split(table, task) if task.key in alone else task, reasons.get(task.key, ""))
     return Answer(0, "", "")
 
 
@@ -50,7 +51,7 @@ def _signal(name: str) -> int:
     try:
         return runner.signal_number(name)
     except ValueError:
-        raise Refused(f"scancel: error: Unknown job signal: {name}") from None
+        raise Refused(f"Unknown job signal: {name}") from None
 
 
 def _wanted(table: Table, names: list[str], asked: dict[str, str]) -> list[Task]:
@@ -90,7 +91,7 @@ def _named(table: Table, text: str) -> list[Task]:
 def _cancel(table: Table, task: Task, reason: str) -> None:
     now = time.time()
     if task.state == PENDING:
-        table.put(replace(split(table, task), state=CANCELLED, reason=reason, start=now, end=now, ended_by=os.getuid()))
+        table.put(replace(task, state=CANCELLED, reason=reason, start=now, end=now, ended_by=os.getuid()))
     elif task.ending != CANCELLED:
         table.put(replace(task, ending=CANCELLED, ended_by=os.getuid()))
 

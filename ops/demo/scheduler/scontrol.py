@@ -96,8 +96,10 @@ def _change(call: Call, name: str, change: Change, suspends: bool) -> str:
                 return f"{name}: {_UNKNOWN}\n"
             return _complaint(name, _UNKNOWN, suspends)
         array = names_array(table, name)
-        partial = array and "_" in name
-        results = [(t, change(table, split(table, t) if partial and t.state == PENDING else t)) for t in tasks]
+        results = [(t, change(table, t)) for t in tasks]
+        for task, problem in results if "_" in name else []:
+            if not problem:
+                split(table, table.tasks[task.key])
     if not any(problem for _, problem in results):
         return ""
     return _by_problem(results) if array else _complaint(name, results[0][1], suspends)
@@ -171,7 +173,9 @@ def _requeue_held(table: Table, task: Task) -> str:
 
 
 def _show(words: list[str], call: Call, one_line: bool) -> Answer:
-    what, _, attached = (words[0] if words else "").partition("=")
+    if not words:
+        raise Refused("too few arguments for keyword:show")
+    what, _, attached = words[0].partition("=")
     names = [attached] if attached else words[1:]
     if what.lower() in ("job", "jobs", "jobid", "jobs="):
         return _show_job(names[0] if names else "", call, one_line)
@@ -211,8 +215,9 @@ def _show_job(name: str, call: Call, one_line: bool) -> Answer:
     except ValueError:
         raise Refused("scontrol_print_job error: Invalid job id specified") from None
     except UnknownJob:
-        known = "_" in name and int(name.partition("_")[0]) in table.specs
-        raise Refused(f"Job {name} not found" if known else f"slurm_load_jobs error: {_UNKNOWN}") from None
+        if "_" in name and int(name.partition("_")[0]) in table.specs:
+            return Answer(1, f"Job {name} not found\n", "")
+        raise Refused(f"slurm_load_jobs error: {_UNKNOWN}") from None
     shown = [r for r in rows(table, call, each="_" in name) if r.task.key in keys]
     shown.sort(key=lambda r: r.task.id != r.task.array_id)
     return Answer(0, "".join(jobtext.show(r, one_line) for r in shown), "")
@@ -225,10 +230,15 @@ def _update(words: list[str], call: Call) -> Answer:
     changes = [(key, value) for key, _, value in pairs if key.lower() not in ("jobid", "job")]
     if not words:
         raise Refused("too few arguments for update keyword")
+    if not names:
+        raise Refused(
+            "No valid entity in update command\n"
+            'Input line must include "NodeName", "PartitionName", "Reservation", "JobId", or "SlurmctldDebug"'
+        )
     for key, value in changes:
         if key.lower() not in _UPDATES:
             raise Refused(f"Update of this parameter is not supported: {key}={value}\nRequest aborted")
-    if not names or not changes:
+    if not changes:
         raise Refused("No changes specified")
 
     def change(table: Table, task: Task) -> str:
@@ -243,12 +253,12 @@ def _update(words: list[str], call: Call) -> Answer:
 
 
 def _set_limit(table: Table, task: Task, value: str) -> str:
-    if task.finished:
-        return _FINISHED
     try:
         limit = times.parse_limit(value)
     except ValueError:
-        raise Refused("Invalid TimeLimit value\nRequest aborted") from None
+        raise Refused("scontrol: error: Invalid TimeLimit value") from None
+    if task.finished:
+        return _FINISHED
     table.put(replace(task, time_limit=limit))
     return ""
 

@@ -101,6 +101,8 @@ def _ids(table: Table, text: str) -> set[tuple[int, int]] | None:
     names = re.findall(r"[^,\[]+(?:\[[^\]]*\])?", text)
     keys: set[tuple[int, int]] = set()
     for name in names:
+        if "[" in name:
+            continue  # squeue 22.05 takes no ranges: it shows nothing for them
         try:
             keys |= {t.key for t in select(table, name)}
         except ValueError:
