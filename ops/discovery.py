@@ -115,7 +115,10 @@ def _log(save_dir: Path) -> Path | None:
 
 
 def _trainer_paths(save_dir: Path) -> dict[str, Path]:
-    """Kill and save switch as the newest `{job_id}_config.yaml` names them (anywhere in it)."""
+    """Kill and save switch as the newest `{job_id}_config.yaml` names them (anywhere in it).
+
+    A relative path is passed over: it depends on the folder the job was started in, which nothing here tells.
+    """
     configs = [p for p in save_dir.glob("*_config.yaml") if "accelerate" not in p.name]
     if not configs:
         return {}
@@ -124,6 +127,6 @@ def _trainer_paths(save_dir: Path) -> dict[str, Path]:
     for key in _YAML_KEYS:
         match = re.search(rf"^[ \t]*{key}[ \t]*:[ \t]*(.+?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
         value = match.group(1).strip("'\"") if match else ""
-        if value and value not in ("null", "~", "None"):
-            found[key] = Path(os.path.abspath(save_dir / value))
+        if value.startswith("/"):
+            found[key] = Path(value)
     return found

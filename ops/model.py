@@ -302,5 +302,5 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """What makes two findings the same episode."""
-        return f"{self.kind}:{self.node or ''}"
+        """What makes two findings the same episode: a spike that becomes a divergence is one."""
+        return f"{'loss' if self.kind in ('loss-spike', 'loss-divergence') else self.kind}:{self.node}"

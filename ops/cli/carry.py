@@ -11,6 +11,7 @@ import click
 
 from ops import executor, snapshot
 from ops import plan as plans
+from ops.actions import Action, Schedule, WaitFor
 from ops.checkpoints import m4
 from ops.cli import session
 from ops.errors import OpsError
@@ -89,7 +90,7 @@ def save(made: Plan, out: Path) -> None:
 
 def carried(ctx: click.Context, run: Run, made: Plan) -> str:
     """Apply a plan and say what follows. Returns the change's id."""
-    identity = executor.apply(made, world(run))
+    identity = executor.apply(made, world(run, frozenset(a.describe() for a in made.actions)))
     me = session.me(ctx)
     session.say(f"change {identity} applied. To take it back: {me} undo {identity}")
     if made.expectation is not None:
@@ -97,9 +98,13 @@ def carried(ctx: click.Context, run: Run, made: Plan) -> str:
     return identity
 
 
-def world(run: Run) -> World:
-    """The outside as the executor sees it, for this run."""
+def world(run: Run, shown: frozenset[str] = frozenset()) -> World:
+    """The outside as the executor sees it, for this run. Of what was `shown`, only what takes time is told again."""
     shell = session.scheduler()
+
+    def told(action: Action) -> None:
+        if isinstance(action, Schedule | WaitFor) or action.describe() not in shown:
+            session.say(f"  {action.describe()}")
 
     def replanned(old: Plan) -> Plan:
         return replace(plan(wish_of(dict(old.wish)), run, old.command), title=old.title)
@@ -120,5 +125,5 @@ def world(run: Run) -> World:
         saved=saved,
         log_size=log_size,
         replan=replanned,
-        say=lambda text: session.say(f"  {text}"),
+        told=told,
     )

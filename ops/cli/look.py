@@ -51,15 +51,18 @@ def check(ctx: click.Context, as_json: bool, sinks: tuple[str, ...]) -> None:
 
     try:
         run, config = session.find(ctx)
+        targets = (*config.sinks, *sinks)
+        for sink in targets:
+            alerts.parse(sink)
         seen = session.look(run)
         try:
             with state.lease(run, "tick", 300):
-                seen, findings, memory = session.judged(seen, state.load(run))
-                targets = (*config.sinks, *sinks)
-                quiet_json = targets or (("stdout:",) if not as_json else ())
-                memory, failures = (
-                    alerts.notify(run, memory, findings, quiet_json, seen.now) if quiet_json else (memory, ())
-                )
+                memory = state.load(run)
+                if memory.problem:
+                    session.say(f"m4ops check: {memory.problem}")
+                seen, findings, memory = session.judged(seen, memory)
+                told = targets or (() if as_json else ("stdout:",))
+                memory, failures = alerts.notify(run, memory, findings, told, seen.now) if told else (memory, ())
                 state.save(run, memory)
         except Busy:
             seen, findings, _ = session.judged(seen, state.load(run))

@@ -69,7 +69,7 @@ def judged(seen: Snapshot, memory: Any) -> tuple[Snapshot, tuple[Finding, ...], 
 
 def out(text: str) -> None:
     """Data, on stdout."""
-    click.echo(text)
+    click.echo(text, color=color())
 
 
 def say(text: str) -> None:
@@ -78,8 +78,8 @@ def say(text: str) -> None:
 
 
 def color() -> bool:
-    """Whether stdout takes colours: a terminal, and no NO_COLOR (no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    """Whether stdout takes colours: a terminal or FORCE_COLOR (force-color.org), and no NO_COLOR (no-color.org)."""
+    return not os.environ.get("NO_COLOR") and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
 
 
 def width() -> int:

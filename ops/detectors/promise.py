@@ -31,7 +31,7 @@ def verify(promise: Expectation, samples: Sequence[Sample], events: Sequence[Log
     if promise.lr:
         checks.append(_lr(promise, samples))
     if promise.wandb_new is not None:
-        checks.append(_wandb(promise, events))
+        checks.append(_wandb(promise, samples, events))
     return tuple(checks)
 
 
@@ -65,7 +65,9 @@ def _lr(promise: Expectation, samples: Sequence[Sample]) -> Check:
             return Check("lr", "no", f"{expected:.4g} at step {sample.step}", f"{sample.lr:.4g}", sample.line)
     first = covered[0]
     expected = expected_lr(promise, first.step)
-    return Check("lr", "yes", f"{expected:.4g} at step {first.step}", f"{first.lr:.4g} ({len(covered)} lines agree)", first.line)
+    return Check(
+        "lr", "yes", f"{expected:.4g} at step {first.step}", f"{first.lr:.4g} ({len(covered)} lines agree)", first.line
+    )
 
 
 def expected_lr(promise: Expectation, step: int) -> float:
@@ -79,11 +81,14 @@ def expected_lr(promise: Expectation, step: int) -> float:
     return points[-1][1]
 
 
-def _wandb(promise: Expectation, events: Sequence[LogEvent]) -> Check:
-    expected = f"another id than {promise.wandb_id or 'before'}" if promise.wandb_new else promise.wandb_id
-    said = [e for e in events if e.kind == "wandb-id"]
-    if not said:
+def _wandb(promise: Expectation, samples: Sequence[Sample], events: Sequence[LogEvent]) -> Check:
+    """A trainer logs the id of a new run only (vision/m4/training/trainer.py): silence while it trains means the old one."""
+    expected = f"another id than {promise.wandb_id or 'before'}" if promise.wandb_new else f"the run {promise.wandb_id}"
+    said = [e for e in events if e.kind == "wandb-id" and e.value]
+    if not said and (promise.wandb_new or not samples):
         return Check("wandb id", "not yet", expected, "no id logged since")
-    same = said[0].value == promise.wandb_id
-    good = same != bool(promise.wandb_new) and bool(said[0].value)
-    return Check("wandb id", "yes" if good else "no", expected, said[0].value, said[0].line)
+    seen = said[0].value if said else promise.wandb_id
+    good = (seen != promise.wandb_id) == bool(promise.wandb_new)
+    return Check(
+        "wandb id", "yes" if good else "no", expected, seen if said else "no new id logged", said[0].line if said else 0
+    )

@@ -120,7 +120,7 @@ class Stop(Simple):
                 str(snapshot.run.dir),
                 'm4ops.toml can: kill_switch = "…"',
             )
-        return (*parking.holds(snapshot, loose), *parking.stop(snapshot, running, more_to_come=True))
+        return (*parking.holds(snapshot, loose), *parking.stop(snapshot, running, more_to_come=True, replan=False))
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         loose = [j for j in own(snapshot) if j.pending]

@@ -54,8 +54,11 @@ def around(snapshot: Snapshot, parking: Parking) -> tuple[tuple[Action, ...], tu
             snapshot.run.name,
             f"ask {foreign[0].user} to m4ops hold and m4ops stop it",
         )
-    before = (*holds(snapshot, loose), *(stop(snapshot, running, bool(loose or _held(jobs))) if running else ()))
-    return before, releases(snapshot, jobs) if parking.restart else ()
+    if running:
+        ending = stop(snapshot, running, bool(loose or _held(jobs)), replan=True)
+    else:
+        ending = switch_off(snapshot) if parking.hold or parking.restart else ()
+    return (*holds(snapshot, loose), *ending), releases(snapshot, jobs) if parking.restart else ()
 
 
 def holds(snapshot: Snapshot, pending: list[Job]) -> tuple[Action, ...]:
@@ -63,16 +66,23 @@ def holds(snapshot: Snapshot, pending: list[Job]) -> tuple[Action, ...]:
     return tuple(Schedule("hold", array) for array in dict.fromkeys(j.array_id for j in pending))
 
 
-def stop(snapshot: Snapshot, running: list[Job], more_to_come: bool) -> tuple[Action, ...]:
+def stop(snapshot: Snapshot, running: list[Job], more_to_come: bool, replan: bool) -> tuple[Action, ...]:
     """End the running tasks: by the kill switch (the trainer saves first) where one is known and held tasks follow.
 
     Else each task is requeued and held, explicitly by its id: that kills it without a last save.
     """
-    switch, settled = snapshot.run.kill_switch, WaitFor("stopped", STOP_LIMIT, replan=True)
+    switch, ended = snapshot.run.kill_switch, WaitFor("stopped", STOP_LIMIT, replan=replan)
     if switch is None or not more_to_come:
-        return (*(Schedule("requeuehold", j.id) for j in running), settled)
+        return (*(Schedule("requeuehold", j.id) for j in running), ended)
     on = () if snapshot.kill_switch_set is True else (WriteText(str(switch), None, "", "kill switch on"),)
-    return (*on, WaitFor("stopped", STOP_LIMIT), WriteText(str(switch), "", None, "kill switch off"), settled)
+    return (*on, ended, WriteText(str(switch), "", None, "kill switch off"))
+
+
+def switch_off(snapshot: Snapshot) -> tuple[Action, ...]:
+    """Remove a kill switch that is set: while it is there, every task that starts exits at once."""
+    if snapshot.kill_switch_set is not True:
+        return ()
+    return (WriteText(str(snapshot.run.kill_switch), "", None, "kill switch off"),)
 
 
 def releases(snapshot: Snapshot, jobs: tuple[Job, ...]) -> tuple[Action, ...]:

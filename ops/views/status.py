@@ -78,10 +78,10 @@ def pointer_problem(snapshot: Snapshot, pointer: Pointer) -> str | Unknown:
 
 
 def _seconds(first: Sample, last: Sample) -> float | None:
-    """Time between two lines of one job; None where no clock went forward between them."""
+    """Time between two lines of one job, whole seconds in its own clock; None where that clock went back."""
     for a, b in ((first.elapsed, last.elapsed), (first.time, last.time)):
         if a is not None and b is not None:
-            return b - a if b > a else None
+            return b - a if b >= a else None
     return None
 
 
@@ -213,6 +213,8 @@ def _pointer(snapshot: Snapshot, color: bool) -> str:
     pointer = snapshot.pointer
     if isinstance(pointer, Unknown):
         return paint(unknown(pointer), "magenta", color)
+    if pointer.problem == "missing" and snapshot.checkpoints == ():
+        return "none yet: a job starts from step 0"
     problem = pointer_problem(snapshot, pointer)
     step = f"step {pointer.step}" if pointer.step is not None else f"`{clean(pointer.text)}`"
     if isinstance(problem, Unknown):
