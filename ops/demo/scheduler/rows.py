@@ -151,6 +151,7 @@ FIELDS: dict[str, Field] = {
     "reasonlist": ("NODELIST(REASON)", _nodelist_or_reason),
     "requeue": ("REQUEUE", lambda r: str(int(r.task.requeue))),
     "restartcnt": ("RESTART_COUNT", lambda r: str(r.task.restarts)),
+    "schednodes": ("SCHEDNODES", lambda r: "(null)"),
     "starttime": ("START_TIME", lambda r: r.moment(begins(r.task, r.now))),
     "state": ("STATE", lambda r: r.task.shown_state),
     "statecompact": ("ST", lambda r: COMPACT[r.task.shown_state]),
@@ -169,7 +170,7 @@ FIELDS: dict[str, Field] = {
 LETTERS = {
     "A": "jobid", "B": "batchhost", "C": "numcpus", "D": "numnodes", "E": "dependency", "F": "arrayjobid",
     "K": "arraytaskid", "L": "timeleft", "M": "timeused", "N": "nodelist", "P": "partition", "Q": "prioritylong",
-    "R": "reasonlist", "S": "starttime", "T": "state", "U": "userid", "V": "submittime", "Z": "workdir",
+    "R": "reasonlist", "S": "starttime", "T": "state", "U": "userid", "V": "submittime", "Y": "schednodes", "Z": "workdir",
     "a": "account", "e": "endtime", "i": "jobarrayid", "j": "name", "k": "comment", "l": "timelimit", "o": "command",
     "p": "priority", "q": "qos", "r": "reason", "t": "statecompact", "u": "username",
 }  # fmt: skip

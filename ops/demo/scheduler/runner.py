@@ -48,7 +48,7 @@ _MAIN = str(Path(__file__).with_name("__main__.py"))
 
 def ensure(root: Path, env: Mapping[str, str]) -> None:
     """Start a runner if there is work and none is alive. It belongs to no terminal and to no parent."""
-    if not unfinished(read(root)):
+    if not unfinished(read(root)) or not os.access(root, os.W_OK):
         return
     with open(root / "runner.lock", "a") as lock, open(root / "runner.log", "ab") as log:
         if not _take(lock):
