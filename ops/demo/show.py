@@ -20,6 +20,7 @@ from pathlib import Path
 
 import click
 
+from ops.demo import scheduler
 from ops.errors import OpsError
 from ops.logs import reader
 from ops.logs.progress import split_branches
@@ -72,7 +73,7 @@ def run(folder: Path | None, svg: Path | None, transcript: Path | None) -> None:
     try:
         _play(show)
     finally:
-        _command(show, ("scancel", "--name", NAME), hidden=True)
+        scheduler.stop(place / "scheduler")
         if transcript is not None:
             transcript.write_text("".join(f"$ {line}\n{text}\n" for line, text in show.transcript), encoding="utf-8")
     if svg is not None:
