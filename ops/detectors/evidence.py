@@ -1,0 +1,57 @@
+"""What several detectors say in the same way: where it is seen, and where to rewind to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ops.model import Checkpoint, LogView, Sample, Snapshot
+
+State = Mapping[str, Any]
+"""A detector's memory: plain JSON, rebuilt by feeding the log from its start to an empty one."""
+
+
+def where(snapshot: Snapshot, line: int, offset: int) -> str:
+    """`file:line`, or the byte where lines were not counted."""
+    log = snapshot.log.path if isinstance(snapshot.log, LogView) else snapshot.run.log
+    return f"{log or 'log'}:{line}" if line else f"{log or 'log'}, byte {offset}"
+
+
+def stepped_back(before: Sample | None, after: Sample) -> bool:
+    """Did a job resume from an earlier step? The same step twice is one only if the job's clock says so."""
+    if before is None:
+        return False
+    if after.step != before.step:
+        return after.step < before.step
+    return None not in (before.elapsed, after.elapsed) and (after.elapsed or 0) < (before.elapsed or 0)
+
+
+def rewind_target(snapshot: Snapshot, onset: int, margin: int) -> int | None:
+    """The last complete checkpoint `margin` steps before `onset`, else the last one before it at all."""
+    checkpoints = snapshot.checkpoints if isinstance(snapshot.checkpoints, tuple) else ()
+    steps = sorted(c.step for c in checkpoints if _complete_before(c, onset))
+    safe = [step for step in steps if step <= onset - margin]
+    found = safe or steps
+    return found[-1] if found else None
+
+
+def _complete_before(checkpoint: Checkpoint, onset: int) -> bool:
+    return checkpoint.complete and checkpoint.step < onset
+
+
+def ladder(snapshot: Snapshot, onset: int, margin: int) -> tuple[str, ...]:
+    """The commands of the intervention ladder's first two rungs for a loss gone wrong at `onset`."""
+    target = rewind_target(snapshot, onset, margin)
+    if target is None:
+        return ("m4ops checkpoints",)
+    return (f"m4ops rewind --to {target}", f"m4ops rewind --to {target} --scale-lr 0.75")
+
+
+def answered(snapshot: Snapshot, onset: int, offset: int) -> str:
+    """A note if a change after the log's byte `offset` went back to before `onset`: the resume is awaited."""
+    changes = snapshot.history if isinstance(snapshot.history, tuple) else ()
+    for change in reversed(changes):
+        resume = change.expectation.resume_step if change.expectation else None
+        if change.status == "applied" and resume is not None and (change.log_offset or 0) > offset:
+            return f"; change {change.id} went back to step {resume}, no resume logged yet" if resume < onset else ""
+    return ""

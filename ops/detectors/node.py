@@ -1,0 +1,72 @@
+"""Nodes that Slurm lost. The name comes from srun's line: slurmstepd names the first node of the step.
+
+`srun: error: Node failure on NODE`, then `slurmstepd: error: *** STEP … DUE TO NODE FAILURE` (Slurm 20.11 to
+22.05).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ops.detectors.evidence import State, where
+from ops.model import Finding, LogEvent, Sample, Severity, Snapshot
+
+REMEMBERED = 50
+"""Logged rows after which a failure that training survived is history."""
+
+
+def step(
+    state: State, samples: Iterable[Sample], events: Iterable[LogEvent], snapshot: Snapshot
+) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    """Take in new lines: the new state, and a `node-failure` for each node lost lately."""
+    failed: dict[str, dict[str, int]] = {node: dict(seen) for node, seen in state.get("failed", {}).items()}
+    last: int | None = state.get("last")
+    lines: list[Sample | LogEvent] = sorted((*samples, *events), key=lambda line: line.offset)
+    for line in lines:
+        if isinstance(line, Sample):
+            last = line.step
+            _logged(failed)
+        elif line.kind == "node-failure":
+            failed.pop("", None)
+            failed[line.value] = _seen(line, last)
+        elif line.kind == "node-failure-step" and not any(seen["after"] == 0 for seen in failed.values()):
+            failed[""] = _seen(line, last)
+    findings = tuple(_finding(node, seen, snapshot) for node, seen in failed.items())
+    return {"failed": failed, "last": last}, findings
+
+
+def _logged(failed: dict[str, dict[str, int]]) -> None:
+    for node, seen in list(failed.items()):
+        seen["after"] += 1
+        if seen["after"] > REMEMBERED:
+            del failed[node]
+
+
+def _seen(event: LogEvent, last: int | None) -> dict[str, int]:
+    return {"line": event.line, "offset": event.offset, "step": -1 if last is None else last, "after": 0}
+
+
+def _finding(node: str, seen: dict[str, int], snapshot: Snapshot) -> Finding:
+    name = node or "a node (the log does not say which)"
+    when = f"after step {seen['step']}" if seen["step"] >= 0 else "before the first step"
+    then = "training went on" if seen["after"] else "nothing was logged since"
+    return Finding(
+        kind="node-failure",
+        severity=Severity.WARNING if seen["after"] else Severity.CRITICAL,
+        summary=f"{name} failed {when}; {then}",
+        evidence=(where(snapshot, seen["line"], seen["offset"]),),
+        step=seen["step"] if seen["step"] >= 0 else None,
+        line=seen["line"] or None,
+        node=node,
+        runbook="node-failure",
+        actions=_actions(node, snapshot),
+    )
+
+
+def _actions(node: str, snapshot: Snapshot) -> tuple[str, ...]:
+    """A scheduler hands the same faulty node out again."""
+    jobs = snapshot.jobs if isinstance(snapshot.jobs, tuple) else ()
+    pending = [job.array_id for job in jobs if job.pending]
+    exclude = (f"scontrol update JobId={pending[0]} ExcNodeList={node}",) if pending and node else ()
+    return (*exclude, "m4ops requeue")
