@@ -13,7 +13,7 @@ from ops.logs import reader
 from ops.model import DISCARDED, Checkpoint, Job, LogView, Run, Snapshot, Unknown
 from ops.shell import Shell
 
-TAIL = 1 << 20
+TAIL = 1 << 18
 """Bytes of the log's end that a look reads; a change reads the whole log."""
 
 

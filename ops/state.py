@@ -9,17 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ops import lease as leases
 from ops.alerts.episodes import Episode, Message, Pending
 from ops.errors import OpsError
 from ops.model import OPS_DIR, Finding, Run, Severity
+
+if TYPE_CHECKING:
+    from ops import lease as leases
 
 VERSION = 1
 FILE = "memory.json"
@@ -69,6 +70,8 @@ def load(run: Run) -> Memory:
 
 def save(run: Run, memory: Memory) -> None:
     """Save, whole or not at all. Raises OpsError when the disk does not take it. Hold the run's lease."""
+    from ops import lease as leases
+
     file = folder(run) / FILE
     leases.make_folder(file.parent)
     try:
@@ -84,6 +87,8 @@ def save(run: Run, memory: Memory) -> None:
 @contextmanager
 def lease(run: Run, name: str, seconds: float) -> Iterator[leases.Lease]:
     """Hold the lease `name` of this run's bookkeeping. Raises Busy when somebody else, on any host, does."""
+    from ops import lease as leases
+
     with leases.acquire(folder(run) / f"{name}.lease", name, seconds) as held:
         yield held
 
@@ -100,6 +105,8 @@ def _parse(content: bytes) -> Any:
 
 
 def _replace(file: Path, content: bytes) -> None:
+    import secrets
+
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         with open(temporary, "xb") as opened:

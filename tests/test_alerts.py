@@ -18,8 +18,10 @@ from pathlib import Path
 import pytest
 
 from ops import state
-from ops.alerts import MOST_PENDING, Episode, Failure, Message, advance, deliver, notify, parse, sinks
-from ops.alerts.episodes import BLIND_LIMIT
+from ops.alerts import sinks
+from ops.alerts.episodes import BLIND_LIMIT, Episode, Message, advance
+from ops.alerts.notify import MOST_PENDING, notify
+from ops.alerts.sinks import Failure, deliver, parse
 from ops.errors import BadInput
 from ops.model import Finding, Run, Severity
 from ops.state import Memory
@@ -274,7 +276,7 @@ TICK = """
 import sys
 from pathlib import Path
 from ops import state
-from ops.alerts import notify
+from ops.alerts.notify import notify
 from ops.errors import Busy
 from ops.model import Finding, Run, Severity
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ops import state
-from ops.alerts import Episode, Message, Pending
+from ops.alerts.episodes import Episode, Message, Pending
 from ops.errors import Busy, OpsError
 from ops.model import Finding, Run, Severity
 from ops.state import Memory

@@ -10,7 +10,6 @@ import os
 import re
 from pathlib import Path
 
-from ops.checkpoints import torchfile
 from ops.model import FINISHED, POINTER, RESUME_INFOS, Checkpoint, Pointer, Run, Unknown
 
 NAME = re.compile(r"opt_step-(\d+)")
@@ -129,6 +128,8 @@ def _state_problems(folder: Path, names: frozenset[str], deep: bool) -> list[str
         problems.append("accelerator_state/custom_checkpoint_0.pkl (the LR scheduler) is missing")
     problems += _ranks(folder / "pytorch_model") if "pytorch_model" in names else _plain(names)
     if deep:
+        from ops.checkpoints import torchfile
+
         files = [
             f
             for f in sorted(folder.rglob("*"))

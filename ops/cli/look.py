@@ -20,7 +20,8 @@ def status(ctx: click.Context, as_json: bool) -> None:
     from ops import state
 
     run, _ = session.find(ctx)
-    seen, findings, _ = session.judged(session.look(run), state.load(run))
+    seen = session.look(run)
+    findings = session.findings(seen, state.load(run))
     if as_json:
         from ops.views import data
 
@@ -45,7 +46,9 @@ def check(ctx: click.Context, as_json: bool, sinks: tuple[str, ...]) -> None:
 
     The exit code is the worst finding's, as Nagios has them: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN.
     """
-    from ops import alerts, state
+    from ops import state
+    from ops.alerts.notify import notify
+    from ops.alerts.sinks import parse
     from ops.errors import Busy
     from ops.views.status import verdict
 
@@ -53,20 +56,19 @@ def check(ctx: click.Context, as_json: bool, sinks: tuple[str, ...]) -> None:
         run, config = session.find(ctx)
         targets = (*config.sinks, *sinks)
         for sink in targets:
-            alerts.parse(sink)
+            parse(sink)
         seen = session.look(run)
         try:
             with state.lease(run, "tick", 300):
                 memory = state.load(run)
                 if memory.problem:
                     session.say(f"m4ops check: {memory.problem}")
-                seen, findings, memory = session.judged(seen, memory)
+                findings, memory = session.judged(seen, memory)
                 told = targets or (() if as_json else ("stdout:",))
-                memory, failures = alerts.notify(run, memory, findings, told, seen.now) if told else (memory, ())
+                memory, failures = notify(run, memory, findings, told, seen.now) if told else (memory, ())
                 state.save(run, memory)
         except Busy:
-            seen, findings, _ = session.judged(seen, state.load(run))
-            failures = ()
+            findings, failures = session.findings(seen, state.load(run)), ()
     except (OpsError, OSError) as error:
         session.say(f"m4ops check: UNKNOWN: {error}")
         sys.exit(int(Severity.UNKNOWN))

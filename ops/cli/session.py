@@ -8,8 +8,9 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,6 +19,10 @@ from ops.config import Config
 from ops.errors import BadInput, Refused
 from ops.model import Finding, LogView, Run, Snapshot, Unknown
 from ops.shell import Answer, Shell
+
+if TYPE_CHECKING:
+    from ops.logs.reader import Cursor
+    from ops.state import Memory
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -49,22 +54,30 @@ def look(run: Run, whole_log: bool = False) -> Snapshot:
     return snapshot.read(run, scheduler(), time.time(), whole_log)
 
 
-def judged(seen: Snapshot, memory: Any) -> tuple[Snapshot, tuple[Finding, ...], Any]:
-    """The findings on a snapshot and the log's new lines, and the memory for the next time."""
-    from dataclasses import replace
-
+def findings(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
+    """The findings on a snapshot, judged from what is remembered on. Nothing is kept."""
     from ops import detectors
+
+    whole = isinstance(seen.log, LogView) and seen.log.size <= snapshot.TAIL
+    new = seen.log if whole and not memory.cursor else _new_lines(seen, memory)[0]
+    return detectors.judge(seen, new or None, memory.detectors)[1]
+
+
+def judged(seen: Snapshot, memory: Memory) -> tuple[tuple[Finding, ...], Memory]:
+    """The findings on a snapshot and the log's new lines, and the memory for the next time."""
+    from ops import detectors
+
+    new, cursor = _new_lines(seen, memory)
+    state, found = detectors.judge(seen, new, memory.detectors)
+    return found, replace(memory, detectors=state, cursor=json.loads(cursor.to_json()) if cursor else {})
+
+
+def _new_lines(seen: Snapshot, memory: Memory) -> tuple[LogView | None, Cursor | None]:
     from ops.logs import reader
 
     cursor = reader.Cursor.from_json(json.dumps(dict(memory.cursor))) if memory.cursor else None
-    new: LogView | None = None
-    if seen.run.log is not None:
-        read = reader.read_new(seen.run.log, cursor)
-        if not isinstance(read, Unknown):
-            new, cursor = read
-    state, findings = detectors.judge(seen, new, memory.detectors)
-    saved = json.loads(cursor.to_json()) if cursor else {}
-    return seen, findings, replace(memory, detectors=state, cursor=saved)
+    read = reader.read_new(seen.run.log, cursor) if seen.run.log else Unknown("no log")
+    return (None, cursor) if isinstance(read, Unknown) else read
 
 
 def out(text: str) -> None:

@@ -1,0 +1,46 @@
+"""What a command may import: a login node has no torch, and --help must not pay for what it does not use."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"torch", "numpy", "wandb", "submitit", "accelerate", "deepspeed", "yaml", "plotly"}
+
+
+def modules_of(*arguments: str, cwd: Path, env: dict[str, str]) -> set[str]:
+    """Top-level modules in sys.modules when the command ends."""
+    program = (
+        "import sys\nfrom ops.cli import cli\n"
+        "try: cli(prog_name='m4ops')\nexcept SystemExit: pass\n"
+        "print('\\nMODULES', *{m.partition('.')[0] for m in sys.modules} | {m for m in sys.modules if m[:4] == 'ops.'})"
+    )
+    argv = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.rsplit("MODULES", 1)[1].split())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    run = tmp_path / "tr_1"
+    (run / "logs").mkdir(parents=True)
+    (run / "logs" / "main_log.txt").write_text("iteration:  5/10  50% | per_token_loss: 2.1 | lr: 1.000E-05 |\n")
+    env = {"PATH": "/usr/bin:/bin", "M4OPS_EMBEDDED": str(tmp_path / "scheduler"), "HOME": str(tmp_path)}
+    return run, env | {"PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def test_help_imports_click_and_nothing_slow(place):
+    run, env = place
+    found = modules_of("--help", cwd=run, env=env)
+    assert "click" in found
+    assert not found & (HEAVY | {"rich"})
+    assert {m for m in found if m.startswith("ops.")} == {"ops.cli"}
+
+
+@pytest.mark.parametrize("command", ["status", "checkpoints", "history", "plot"])
+def test_looking_imports_nothing_heavy(place, command):
+    run, env = place
+    found = modules_of(command, cwd=run, env=env)
+    assert "ops.snapshot" in found
+    assert not found & (HEAVY | {"rich"})
