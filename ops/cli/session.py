@@ -21,7 +21,6 @@ from ops.model import Finding, LogView, Run, Snapshot, Unknown
 from ops.shell import Answer, Shell
 
 if TYPE_CHECKING:
-    from ops.logs.reader import Cursor
     from ops.state import Memory
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -58,26 +57,22 @@ def findings(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
     """The findings on a snapshot, judged from what is remembered on. Nothing is kept."""
     from ops import detectors
 
-    whole = isinstance(seen.log, LogView) and seen.log.size <= snapshot.TAIL
-    new = seen.log if whole and not memory.cursor else _new_lines(seen, memory)[0]
-    return detectors.judge(seen, new or None, memory.detectors)[1]
+    if isinstance(seen.log, LogView) and seen.log.size <= snapshot.TAIL and not memory.cursor:
+        return detectors.judge(seen, seen.log, {})[1]
+    return judged(seen, memory)[0]
 
 
 def judged(seen: Snapshot, memory: Memory) -> tuple[tuple[Finding, ...], Memory]:
     """The findings on a snapshot and the log's new lines, and the memory for the next time."""
     from ops import detectors
-
-    new, cursor = _new_lines(seen, memory)
-    state, found = detectors.judge(seen, new, memory.detectors)
-    return found, replace(memory, detectors=state, cursor=json.loads(cursor.to_json()) if cursor else {})
-
-
-def _new_lines(seen: Snapshot, memory: Memory) -> tuple[LogView | None, Cursor | None]:
     from ops.logs import reader
 
     cursor = reader.Cursor.from_json(json.dumps(dict(memory.cursor))) if memory.cursor else None
     read = reader.read_new(seen.run.log, cursor) if seen.run.log else Unknown("no log")
-    return (None, cursor) if isinstance(read, Unknown) else read
+    new, cursor = (None, cursor) if isinstance(read, Unknown) else read
+    known = {} if cursor and cursor.restarted else memory.detectors
+    state, found = detectors.judge(seen, new, known)
+    return found, replace(memory, detectors=state, cursor=json.loads(cursor.to_json()) if cursor else {})
 
 
 def out(text: str) -> None:
