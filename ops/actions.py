@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import PurePath
 from typing import Any, ClassVar
 
 from ops.errors import BadInput
@@ -259,11 +258,17 @@ def inverse_of(actions: tuple[Action, ...]) -> tuple[Action, ...]:
 
 def edits_state(actions: tuple[Action, ...]) -> bool:
     """Whether a file a resume reads is changed: such plans need a run that cannot start meanwhile."""
-    return any(isinstance(a, SetJson | PatchState | Rewrite | Move | Folder) or _is_state_text(a) for a in actions)
+    return any(_edits_state(a) for a in actions)
 
 
-def _is_state_text(action: Action) -> bool:
-    return isinstance(action, WriteText) and PurePath(action.path).name == "latest_opt_step_dir"
+def _edits_state(action: Action) -> bool:
+    match action:
+        case Rewrite():
+            return bool(action.zero)  # evaluations are read by no resume
+        case WriteText():
+            return not {action.before, action.after} <= {None, ""}  # a switch is set while the job runs
+        case _:
+            return isinstance(action, SetJson | PatchState | Move | Folder)
 
 
 def _changed_lines(before: str, after: str) -> str:

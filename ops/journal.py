@@ -1,14 +1,15 @@
 """The journal of a run's changes: append-only JSON lines in `SAVE_DIR/.m4ops/journal.jsonl`. Reading only.
 
-Records: `plan` (the whole plan, with id, time, user, host, size of the log), `applying` and `applied` (index of the
-action), then `done`, or `rolled-back`. A change without an end is unfinished. The executor writes them.
+Records: `plan` (the whole plan, with id, time, user, host, size of the log), `sealed` (fingerprints of what was built),
+`applying` and `applied` (index of the action), then `done`, or `rolled-back`. A change without an end is unfinished. The
+executor writes them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ class Entry:
     plan: Mapping[str, Any]
     applying: tuple[int, ...] = ()
     applied: tuple[int, ...] = ()
-    splices: tuple[tuple[int, str, str], ...] = ()
-    """Of the action begun last, if it patches in place: (offset, old bytes, new bytes) in hexadecimal."""
+    pieces: Mapping[int, tuple[tuple[int, bytes, bytes], ...]] = field(default_factory=dict)
+    """Of each begun action that patches in place, by its index: (offset, old bytes, new bytes)."""
 
 
 def path(run_dir: Path) -> Path:
@@ -54,7 +55,7 @@ def history(entries: tuple[Entry, ...] | Unknown) -> tuple[Change, ...] | Unknow
 
 
 def find(entries: tuple[Entry, ...] | Unknown, wanted: str | None) -> Entry:
-    """The change of that id; without one, the newest that is applied or unfinished and no undo. Raises BadInput."""
+    """The change of that id; without one, the newest that is unfinished, or applied and no undo. Raises BadInput."""
     if isinstance(entries, Unknown):
         raise BadInput(f"the journal cannot be read: {entries.reason}")
     if wanted is not None:
@@ -64,7 +65,7 @@ def find(entries: tuple[Entry, ...] | Unknown, wanted: str | None) -> Entry:
         ids = ", ".join(e.change.id for e in entries) or "none"
         raise BadInput(f"no change {wanted} in the journal (there are: {ids})", hint="m4ops history")
     for entry in reversed(entries):
-        if entry.change.status in ("applied", "unfinished") and not entry.change.undoes:
+        if entry.change.status == "unfinished" or (entry.change.status == "applied" and not entry.change.undoes):
             return entry
     raise BadInput("there is no change to take", hint="m4ops history")
 
@@ -95,14 +96,24 @@ def _take(entries: dict[str, Entry], record: dict[str, Any]) -> None:
         case "replanned":
             moved = replace(_planned(identity, record).change, time=entry.change.time, user=entry.change.user)
             entries[identity] = replace(entry, plan=record["plan"], change=moved)
+        case "sealed":
+            entries[identity] = replace(entry, plan=_sealed(entry.plan, record["after"]))
         case "applying":
-            splices = tuple((int(o), str(a), str(b)) for o, a, b in record.get("splices", ()))
-            entries[identity] = replace(entry, applying=(*entry.applying, index), splices=splices)
+            pieces = tuple((int(o), bytes.fromhex(a), bytes.fromhex(b)) for o, a, b in record.get("splices", ()))
+            known = {**entry.pieces, index: pieces} if pieces else entry.pieces
+            entries[identity] = replace(entry, applying=(*entry.applying, index), pieces=known)
         case "applied":
             entries[identity] = replace(entry, applied=(*entry.applied, index))
         case "done" | "rolled-back":
             status = "applied" if event == "done" else "rolled back"
             entries[identity] = replace(entry, change=replace(entry.change, status=status))
+
+
+def _sealed(plan: Mapping[str, Any], after: list[list[Any]]) -> dict[str, Any]:
+    actions = [dict(a) for a in plan["actions"]]
+    for index, fingerprint in after:
+        actions[index]["after"] = fingerprint
+    return {**plan, "actions": actions}
 
 
 def _planned(identity: str, record: dict[str, Any]) -> Entry:
@@ -128,17 +139,14 @@ def _planned(identity: str, record: dict[str, Any]) -> Entry:
 
 
 def _with_undo(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """An applied undo turns its change into `undone`; an undo of that undo turns it back."""
+    """An applied undo turns its change into `undone`; an undo of that undo turns it back, and so on."""
+    undoes = {e.change.id: e.change.undoes for e in entries}
     status = {e.change.id: e.change.status for e in entries}
     for entry in entries:
-        target = entry.change.undoes
-        if target and status[entry.change.id] == "applied" and target in status:
-            status[target] = "undone"
-            _revive(target, entries, status)
+        target, now = undoes[entry.change.id], "undone"
+        if status[entry.change.id] != "applied":
+            continue
+        while target in status:
+            status[target] = now
+            target, now = undoes[target], "applied" if now == "undone" else "undone"
     return tuple(replace(e, change=replace(e.change, status=status[e.change.id])) for e in entries)
-
-
-def _revive(undone: str, entries: tuple[Entry, ...], status: dict[str, str]) -> None:
-    target = next((e.change.undoes for e in entries if e.change.id == undone), "")
-    if target in status:
-        status[target] = "applied"

@@ -85,7 +85,12 @@ def expectation_from_json(data: Mapping[str, Any] | None) -> Expectation | None:
 
 def dumps(plan: Plan) -> str:
     """The plan as the text of a file."""
-    return json.dumps(to_json(plan), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(to_json(plan), indent=2, ensure_ascii=False) + "\n"
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes that are no UTF-8, in a file that is changed
+        text = json.dumps(to_json(plan), indent=2) + "\n"
+    return text
 
 
 def loads(text: str) -> Plan:
@@ -128,14 +133,14 @@ def _outcome(action: Action) -> tuple[object, ...]:
             return (action.kind, action.describe())
 
 
-def inverse(plan: Plan, change_id: str, applied: tuple[Action, ...]) -> Plan:
+def inverse(plan: Plan, change_id: str, assume_stopped: bool = False) -> Plan:
     """The plan that takes a change back."""
     gone = tuple(f"cannot be taken back: {a.describe()}" for a in plan.irreversible)
     return Plan(
         run=plan.run,
         title=f"undo of change {change_id} ({plan.title})",
-        actions=act.inverse_of(applied),
-        wish={"kind": "undo", "change": change_id},
+        actions=act.inverse_of(plan.actions),
+        wish={"kind": "undo", "change": change_id, "assume_stopped": assume_stopped},
         notes=gone,
         undoes=change_id,
     )

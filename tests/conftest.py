@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,3 +34,19 @@ def need() -> Callable[[str, str], str]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained run in it; take `run`, a copy, to change anything."""
+    import runs
+
+    return runs.trained(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Any:
+    """A copy of the trained run (tests/runs.py) for one test."""
+    import runs
+
+    return runs.copied(trained, tmp_path / "world")

@@ -77,6 +77,11 @@ def lr_of_file(path: Path) -> tuple[LrSite, ...]:
     return lr.file_sites(path)
 
 
+def as_stored(kind: str, value: float) -> float:
+    """A value as a site of this kind keeps it."""
+    return lr.as_stored(kind, value)
+
+
 def site(path: Path, edit: Numbered) -> LrSite:
     """Where an edit's number stood when the plan was made."""
     return LrSite(path.name, edit.label, edit.before, edit.stored, edit.offset)

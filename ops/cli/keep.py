@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,48 +14,49 @@ from ops.cli.session import json_option
 from ops.errors import BadInput, Refused, Unreachable
 from ops.model import Change, Run, Severity, Snapshot, Unknown
 
+if TYPE_CHECKING:
+    from ops.plan import Plan
+
 EXIT = {"yes": Severity.OK, "no": Severity.CRITICAL, "not yet": Severity.UNKNOWN}
+
+
+ASSUME_STOPPED = click.option(
+    "--assume-stopped",
+    is_flag=True,
+    help="The scheduler cannot be asked, and I know that nothing of this run runs or waits.",
+)
 
 
 @click.command()
 @click.argument("what", metavar="PLAN.json|ID")
 @click.option("-n", "--dry-run", is_flag=True, help="Show the plan and stop.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@ASSUME_STOPPED
 @click.pass_context
-def apply(ctx: click.Context, what: str, dry_run: bool, yes: bool) -> None:
+def apply(ctx: click.Context, what: str, dry_run: bool, yes: bool, assume_stopped: bool) -> None:
     """Apply a plan that --out wrote, or finish an unfinished change.
 
     A plan is applied only while the run is still as it was when the plan was made.
     """
     from ops import plan as plans
-    from ops.cli import carry
-    from ops.views.plan import plan_text
 
     run, _ = session.find(ctx)
     if what.isdigit():
-        return _end(ctx, run, what, forward=True, dry_run=dry_run, yes=yes)
+        return _end(ctx, run, what, True, (dry_run, yes, assume_stopped))
     try:
         made = plans.loads(Path(what).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"the plan cannot be read: {error}", what) from None
     if Path(made.run) != run.dir:
         raise Refused(f"the plan is for {made.run}", str(run.dir), f"m4ops --run {made.run} apply {what}")
-    _still_parked(run, made)
-    session.out(plan_text(made, session.color()))
-    if not dry_run:
-        session.confirm(yes)
-        carry.carried(ctx, run, made)
+    _carry(ctx, run, _assumed(made, assume_stopped), dry_run, yes)
 
 
 @click.command()
 @click.argument("change", required=False, metavar="[ID]")
 @click.option("-n", "--dry-run", is_flag=True, help="Show the plan and stop.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option(
-    "--assume-stopped",
-    is_flag=True,
-    help="The scheduler cannot be asked, and I know that nothing of this run runs or waits.",
-)
+@ASSUME_STOPPED
 @click.pass_context
 def undo(ctx: click.Context, change: str | None, dry_run: bool, yes: bool, assume_stopped: bool) -> None:
     """Take a change back, to the byte.
@@ -66,48 +68,50 @@ def undo(ctx: click.Context, change: str | None, dry_run: bool, yes: bool, assum
 
     from ops import journal
     from ops import plan as plans
-    from ops.cli import carry
-    from ops.views.plan import plan_text
 
     run, _ = session.find(ctx)
     entry = journal.find(journal.read(run.dir), change)
     if entry.change.status == "unfinished":
-        return _end(ctx, run, entry.change.id, forward=False, dry_run=dry_run, yes=yes)
+        forward = change is None and bool(entry.change.undoes)  # the undo that stopped half way is what is meant
+        return _end(ctx, run, entry.change.id, forward, (dry_run, yes, assume_stopped))
     if entry.change.status != "applied":
         raise Refused(
             f"change {entry.change.id} is {entry.change.status} already", str(run.dir), f"{session.me(ctx)} history"
         )
     done = plans.from_json(entry.plan)
-    back = replace(plans.inverse(done, entry.change.id, done.actions), command=session.typed())
+    back = replace(plans.inverse(done, entry.change.id, assume_stopped), command=session.typed())
     if not back.actions:
         raise Refused(f"change {entry.change.id} ({entry.change.title}) left nothing to take back", str(run.dir))
-    if not assume_stopped:
-        _still_parked(run, back)
-    session.out(plan_text(back, session.color()))
+    _carry(ctx, run, back, dry_run, yes)
+
+
+def _carry(ctx: click.Context, run: Run, made: Plan, dry_run: bool, yes: bool) -> None:
+    """Show a plan, ask, apply it."""
+    from ops.cli import carry
+    from ops.interventions import parking
+    from ops.views.plan import plan_text
+
+    if not made.wish.get("assume_stopped"):
+        parking.refuse_loose(made.actions, lambda: session.look(run).jobs, run.name)
+    session.out(plan_text(made, session.color()))
     if not dry_run:
         session.confirm(yes)
-        carry.carried(ctx, run, back)
+        carry.carried(ctx, run, made)
 
 
-def _still_parked(run: Run, made: object) -> None:
-    """State edits only while nothing runs or may start; a plan that parks the run itself is its own guard."""
-    from ops import actions as act
-    from ops.interventions import parking
-    from ops.interventions.parking import Parking
-    from ops.plan import Plan
+def _assumed(made: Plan, assume_stopped: bool) -> Plan:
+    from dataclasses import replace
 
-    if isinstance(made, Plan) and act.edits_state(made.actions):
-        waits = any(isinstance(a, act.WaitFor) for a in made.actions)
-        holds = any(isinstance(a, act.Schedule) and a.verb == "hold" for a in made.actions)
-        assumed = bool(made.wish.get("assume_stopped"))
-        parking.around(session.look(run), Parking(hold=waits or (holds and not made.undoes), assume_stopped=assumed))
+    return replace(made, wish={**made.wish, "assume_stopped": True}) if assume_stopped else made
 
 
-def _end(ctx: click.Context, run: Run, identity: str, forward: bool, dry_run: bool, yes: bool) -> None:
-    """Finish or take back a change that stopped half way."""
+def _end(ctx: click.Context, run: Run, identity: str, forward: bool, said: tuple[bool, bool, bool]) -> None:
+    """Finish or take back a change that stopped half way; `said` are -n, -y and --assume-stopped."""
     from ops import executor, journal
     from ops.cli import carry
+    from ops.views.plan import plan_text
 
+    dry_run, yes, assume_stopped = said
     entry = journal.find(journal.read(run.dir), identity)
     if entry.change.status != "unfinished":
         raise Refused(
@@ -115,13 +119,13 @@ def _end(ctx: click.Context, run: Run, identity: str, forward: bool, dry_run: bo
             str(run.dir),
             f"{session.me(ctx)} history",
         )
-    session.say(
-        f"change {identity} ({entry.change.title}) is unfinished: {'finish it' if forward else 'take back what was done'}"
-    )
+    what = "this finishes it" if forward else "this takes back what was done"
+    session.say(f"change {identity} ({entry.change.title}) is unfinished: {what}")
+    session.out(plan_text(executor.rest(entry, forward), session.color()))
     if dry_run:
         return
     session.confirm(yes)
-    executor.finish(entry, carry.world(run), forward)
+    executor.finish(identity, run.dir, carry.world(run), forward, assume_stopped)
     session.say(f"change {identity} is {'applied' if forward else 'rolled back'}")
 
 

@@ -1,4 +1,4 @@
-"""The one place that changes a run: checks, prepares, journals, applies, and rolls back what fails.
+"""The one place that changes a run: checks, journals, prepares, applies, and rolls back what fails.
 
 A plan runs in stages, cut at its waits. A stage is checked whole (`before` of every action) and prepared whole before
 its first action; if one then fails, the stage is rolled back. The journal says `applying` before and `applied` after
@@ -9,203 +9,243 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from ops import actions as act
-from ops import journal, lease, slurm
+from ops import journal, lease
 from ops import plan as plans
 from ops.actions import Action
 from ops.checkpoints import states
-from ops.errors import Drift, OpsError, Unfinished
-from ops.executor import files
+from ops.errors import Drift, OpsError, Refused, Unfinished
+from ops.executor import files, recovery
+from ops.executor.files import Built
 from ops.executor.record import Writer
-from ops.model import OPS_DIR, Job, Unknown
+from ops.executor.standing import state
+from ops.executor.world import World, order, wait
+from ops.interventions import parking
+from ops.model import OPS_DIR, Unknown
 from ops.plan import Plan
-from ops.shell import Shell
 
+__all__ = ["World", "apply", "finish", "rest"]
 LEASE_SECONDS = 600.0
-
-
-@dataclass(frozen=True)
-class World:
-    """What the executor needs of the outside: the scheduler, a clock, and how to look again."""
-
-    shell: Shell
-    user: str
-    now: Callable[[], float]
-    sleep: Callable[[float], None]
-    jobs: Callable[[], tuple[Job, ...] | Unknown]
-    saved: Callable[[], int]
-    """Highest step with a complete checkpoint, -1 without one."""
-    log_size: Callable[[], int | None]
-    replan: Callable[[Plan], Plan] | None = None
-    say: Callable[[str], None] = lambda _: None
-    renew: Callable[[], None] = lambda: None
-    """Keeps the lease alive through a wait."""
+Stage = tuple[tuple[int, Action], ...]
+"""Actions with their index in the plan."""
 
 
 def apply(plan: Plan, world: World) -> str:
     """Apply a plan, all or nothing. Returns the change's id.
 
-    Raises Drift (nothing was touched), Busy, Unfinished (said what is and is not done), OpsError for a failure that
-    was rolled back.
+    Raises Drift or Refused (nothing was touched), Busy, Unfinished (said what is and is not done), OpsError for a
+    failure that was rolled back.
     """
-    run_dir = Path(plan.run)
-    _own_folder(run_dir)
-    with lease.acquire(run_dir / OPS_DIR / "lock", plan.title, LEASE_SECONDS, take_expired=False) as held:
-        world = replace(world, renew=held.renew)
-        entries = journal.read(run_dir)
-        if isinstance(entries, Unknown):
-            raise OpsError(f"the journal cannot be read: {entries.reason}")
-        _refuse_unfinished(entries, plan)
+    if not plan.actions:
+        raise Refused("there is nothing to do: the run is already so", plan.run, "m4ops status")
+    with _at_work(plan.run, plan.title, world) as (entries, world):
+        _close_idle(entries, plan, world)
+        _refuse_loose(plan, world)
         _check(_stage(plan.actions, 0))
         identity = str(1 + max((int(e.change.id) for e in entries if e.change.id.isdigit()), default=0))
-        writer = Writer(journal.path(run_dir), identity, world.user, world.now)
-        built = _prepare_or_clear(_stage(plan.actions, 0), run_dir, identity)
-        plan = replace(plan, actions=_sealed(plan.actions, 0, built))
+        writer = Writer(journal.path(Path(plan.run)), identity, world.user, world.now)
         writer.plan(plan, world.log_size())
-        _run(plan, world, writer, built)
+        _run(plan, world, writer)
         return identity
 
 
-def finish(entry: journal.Entry, world: World, forward: bool) -> Plan:
-    """End an unfinished change: do what is left, or take back what was done. Returns what was carried out."""
+def rest(entry: journal.Entry, forward: bool) -> Plan:
+    """What is left of an unfinished change: to be done, or to be taken back. Raises Drift."""
     plan = plans.from_json(entry.plan)
-    run_dir = Path(plan.run)
-    with lease.acquire(
-        run_dir / OPS_DIR / "lock", f"end change {entry.change.id}", LEASE_SECONDS, take_expired=False
-    ) as held:
-        world = replace(world, renew=held.renew)
-        _settle(plan, entry)
-        writer = Writer(journal.path(run_dir), entry.change.id, world.user, world.now)
-        begun = {*entry.applying, *entry.applied}
+    if not forward:
+        return replace(plan, actions=recovery.back(entry), expectation=None)
+    done = recovery.done(entry)
+    return replace(plan, actions=tuple(a for i, a in enumerate(plan.actions) if i not in done))
+
+
+def finish(identity: str, run_dir: Path, world: World, forward: bool, assume_stopped: bool = False) -> None:
+    """End an unfinished change: do what is left, or take back what was done. Raises as `apply` does."""
+    with _at_work(str(run_dir), f"end change {identity}", world) as (entries, world):
+        entry = journal.find(entries, identity)
+        if entry.change.status != "unfinished":
+            raise Refused(f"change {identity} is {entry.change.status}: there is nothing to finish", str(run_dir))
+        left = rest(entry, forward)
+        if not assume_stopped:
+            _refuse_loose(left, world)
+        recovery.settle(entry)
+        files.sweep(left.actions, run_dir)
+        writer = Writer(journal.path(run_dir), identity, world.user, world.now)
         if forward:
-            left = tuple(a for i, a in enumerate(plan.actions) if i not in entry.applied and not _done(a))
+            _run(plans.from_json(entry.plan), world, writer, recovery.done(entry))
         else:
-            left = act.inverse_of(tuple(a for i, a in enumerate(plan.actions) if i in begun and _was_done(a, i, entry)))
-        ending = replace(plan, actions=left)
-        _check(tuple(left))
-        built = _prepare_or_clear(left, run_dir, entry.change.id)
-        for index, action in enumerate(left):
-            _do(action, index, built.get(index), world, None)
-        writer.end("done" if forward else "rolled-back")
-        _clear(run_dir)
-        return ending
+            _run_back(replace(left, actions=recovery.back(entry)), world, writer)
 
 
-def _run(plan: Plan, world: World, writer: Writer, built: dict[int, Path]) -> None:
-    start, actions = 0, plan.actions
-    while start < len(actions):
-        stage = _stage(actions, start)
-        _run_stage(stage, start, world, writer, built)
-        start += len(stage)
-        if start < len(actions):
-            if isinstance(stage[-1], act.WaitFor) and stage[-1].replan and world.replan:
-                actions = _replanned(plan, actions, start, world, writer)
-            built = _next_stage(actions, start, plan, writer)
-            sealed = _sealed(actions, start, built)
-            if sealed != plan.actions:
-                plan = replace(plan, actions=sealed)
-                writer.plan(plan, world.log_size(), event="replanned")
-            actions = sealed
-    writer.end("done")
-    _clear(Path(plan.run))
+@contextlib.contextmanager
+def _at_work(run: str, purpose: str, world: World) -> Iterator[tuple[tuple[journal.Entry, ...], World]]:
+    """Alone at the run, with its journal."""
+    run_dir = Path(run)
+    _own_folder(run_dir)
+    with lease.acquire(run_dir / OPS_DIR / "lock", purpose, LEASE_SECONDS, take_expired=False) as held:
+        entries = journal.read(run_dir)
+        if isinstance(entries, Unknown):
+            raise OpsError(f"the journal cannot be read: {entries.reason}")
+        yield entries, replace(world, renew=held.renew)
 
 
-def _next_stage(actions: tuple[Action, ...], start: int, plan: Plan, writer: Writer) -> dict[int, Path]:
-    try:
-        _check(_stage(actions, start))
-        return _prepare_or_clear(_stage(actions, start), Path(plan.run), writer.id)
-    except OpsError as error:
-        raise Unfinished(
-            f"change {writer.id} stopped before action {start + 1} of {len(actions)}: {error.what}. "
-            f"Done: {_told(actions[:start])}. Not done: {_told(actions[start:])}",
-            error.where,
-            f"m4ops undo {writer.id} takes back what was done, m4ops apply {writer.id} goes on",
-        ) from error
-
-
-def _run_stage(stage: tuple[Action, ...], start: int, world: World, writer: Writer, built: dict[int, Path]) -> None:
-    done: list[Action] = []
-    for offset, action in enumerate(stage):
+def _run(plan: Plan, world: World, writer: Writer, done: frozenset[int] = frozenset()) -> None:
+    """All actions but those that are done already, stage by stage."""
+    undone = (i for i in range(len(plan.actions)) if i not in done)
+    start = recovery.stage_start(plan.actions, next(undone, len(plan.actions)))
+    while start < len(plan.actions):
+        if start and _replans(plan.actions[start - 1]) and done.isdisjoint(range(start, len(plan.actions))):
+            plan = _replanned(plan, start, world, writer)
+        end = recovery.stage_end(plan.actions, start)
+        stage = tuple((i, plan.actions[i]) for i in range(start, end) if i not in done)
+        built = _ready(stage, plan, writer, fresh=not start and not done)
+        begun: list[tuple[int, Action]] = []
         try:
-            _do(action, start + offset, built.get(offset), world, writer)
+            _run_stage(stage, built, begun, world, writer)
+            if end == len(plan.actions):
+                writer.end("done")
         except (OSError, OpsError) as error:
-            _failed(error, action, tuple(done), start, world, writer)
-        done.append(action)
+            _failed(error, begun, built, world, writer)
+        except KeyboardInterrupt:
+            raise _stopped(writer, "it was interrupted") from None
+        start = end
+    files.sweep(plan.actions, writer.run_dir)
 
 
-def _do(action: Action, index: int, built: Path | None, world: World, writer: Writer | None) -> None:
-    in_place = isinstance(action, act.PatchState) and built is None
-    pieces = files.splices(action) if in_place and isinstance(action, act.PatchState) else ()
-    if writer:
-        writer.applying(index, pieces)
-    world.say(action.describe())
-    match action:
-        case act.Schedule():
-            slurm.order(world.shell, action.verb, action.job)
-        case act.WaitFor():
-            _wait(action, world)
-        case act.PatchState() if in_place:
-            files.write_splices(action.path, pieces)
-        case _:
-            files.do(action, built)
-    if writer:
+def _ready(stage: Stage, plan: Plan, writer: Writer, fresh: bool) -> dict[int, Built]:
+    """The stage checked and its contents built; with what was built noted, so that undo can tell it."""
+    built: dict[int, Built] = {}
+    try:
+        if not fresh:
+            _check(stage)
+        for index, action in stage:
+            if not isinstance(action, act.Schedule | act.WaitFor):
+                built[index] = files.prepare(action, writer.run_dir, f"{writer.id}-{index}")
+        news = ((i, built[i].new) for i, a in stage if isinstance(a, act.Rewrite))
+        writer.sealed([(i, states.fingerprint(new)) for i, new in news if new])
+    except (OSError, OpsError) as error:
+        files.sweep(plan.actions, writer.run_dir)
+        if not fresh:
+            raise _stopped(writer, _said(error)) from error
+        writer.end("rolled-back", quiet=True)
+        if isinstance(error, OpsError):
+            raise
+        raise OpsError(
+            f"the new content cannot be built: {_said(error)}; nothing was touched",
+            str(error.filename or writer.run_dir / OPS_DIR),
+            "free space or get write access, then give the same command again",
+        ) from error
+    return built
+
+
+def _run_stage(
+    stage: Stage, built: dict[int, Built], begun: list[tuple[int, Action]], world: World, writer: Writer
+) -> None:
+    for index, action in stage:
+        ready = built.get(index, Built())
+        begun.append((index, action))
+        writer.applying(index, ready.pieces)
+        world.told(action)
+        match action:
+            case act.Schedule():
+                order(action, world)
+            case act.WaitFor():
+                wait(action, world)
+            case _:
+                files.do(action, ready)
         writer.applied(index)
 
 
 def _failed(
-    error: OSError | OpsError, action: Action, done: tuple[Action, ...], start: int, world: World, writer: Writer
-) -> None:
-    """Roll the stage back, unless an earlier stage or the scheduler already moved the world on."""
-    said = error.what if isinstance(error, OpsError) else f"{error.strerror}: {error.filename}"
-    moved = any(isinstance(a, act.Schedule | act.WaitFor) for a in done) or start > 0 or isinstance(action, act.WaitFor)
-    edited = any(not isinstance(a, act.Schedule | act.WaitFor) for a in done)
-    if moved or (isinstance(action, act.Schedule) and edited):
-        raise Unfinished(
-            f"change {writer.id} stopped at `{action.describe()}`: {said}. Done in this stage: {_told(done)}",
-            error.where if isinstance(error, OpsError) else "",
-            f"m4ops undo {writer.id} takes back what was done, m4ops apply {writer.id} goes on",
-        ) from error
-    for back in act.inverse_of((*done, action)):
-        if isinstance(back, act.PatchState) or _done(back):
-            continue
-        files.do(back, files.prepare(back, writer.run_dir, "rollback"))  # type: ignore[arg-type]
-    for patch in reversed([a for a in done if isinstance(a, act.PatchState)]):
-        _unpatch(patch, writer.run_dir)
+    error: OSError | OpsError,
+    begun: list[tuple[int, Action]],
+    built: dict[int, Built],
+    world: World,
+    writer: Writer,
+) -> NoReturn:
+    """Roll the stage back; where the scheduler has moved the world on, say what stands and how to go on."""
+    *before, (_, failed) = begun
+    where = f"`{failed.describe()}` failed: {_said(error)}"
+    edits = [(i, a) for i, a in begun if not isinstance(a, act.Schedule | act.WaitFor)]
+    orders = [a for _, a in before if isinstance(a, act.Schedule)]
+    if isinstance(failed, act.WaitFor) or (isinstance(failed, act.Schedule) and edits):
+        raise _stopped(writer, where) from error
+    try:
+        for index, action in reversed(edits):
+            files.take_back(action, built[index])
+        for back in act.inverse_of(tuple(orders)) if begun[0][0] == 0 else ():
+            if isinstance(back, act.Schedule):
+                order(back, world)
+    except (OSError, OpsError) as worse:
+        raise _stopped(writer, f"{where}; and it could not be rolled back: {_said(worse)}") from error
+    if begun[0][0] or any(a.inverse() is None for a in orders):
+        raise _stopped(writer, f"{where}; what this step had edited was put back") from error
     writer.end("rolled-back", quiet=True)
-    _clear(writer.run_dir)
-    raise OpsError(f"`{action.describe()}` failed: {said}. Everything was rolled back; the run is as it was") from error
+    files.sweep(tuple(a for _, a in begun), writer.run_dir)
+    raise OpsError(
+        f"{where}. Everything was rolled back: the run is as it was",
+        error.where if isinstance(error, OpsError) else str(error.filename or ""),
+        "mend that, then give the same command again",
+    ) from error
 
 
-def _unpatch(patch: act.PatchState, run_dir: Path) -> None:
-    back = patch.inverse()
-    if not isinstance(back, act.PatchState) or files.state(back)[0] != "before":
-        return
-    built = files.prepare(back, run_dir, "rollback")
-    files.do(back, built) if built else files.write_splices(back.path, files.splices(back))
+def _run_back(back: Plan, world: World, writer: Writer) -> None:
+    """Take back what an unfinished change did."""
+    try:
+        _check(_stage(back.actions, 0))
+        built = {
+            i: files.prepare(a, writer.run_dir, f"{writer.id}-back-{i}")
+            for i, a in enumerate(back.actions)
+            if not isinstance(a, act.Schedule | act.WaitFor)
+        }
+        for index, action in enumerate(back.actions):
+            world.told(action)
+            if isinstance(action, act.Schedule):
+                order(action, world)
+            elif not isinstance(action, act.WaitFor):
+                files.do(action, built[index])
+        writer.end("rolled-back")
+    except (OSError, OpsError) as error:
+        raise _stopped(writer, _said(error)) from error
+    except KeyboardInterrupt:
+        raise _stopped(writer, "it was interrupted") from None
+    finally:
+        files.sweep(back.actions, writer.run_dir)
 
 
-def _stage(actions: tuple[Action, ...], start: int) -> tuple[Action, ...]:
-    for end in range(start, len(actions)):
-        if isinstance(actions[end], act.WaitFor):
-            return actions[start : end + 1]
-    return actions[start:]
+def _stopped(writer: Writer, why: str) -> Unfinished:
+    """What is and what is not done, as the journal and the files tell it."""
+    done = left = ""
+    with contextlib.suppress(OSError, OpsError):
+        entry = journal.find(journal.read(writer.run_dir), writer.id)
+        back = rest(entry, forward=False).actions
+        done = _told(tuple(a for a in act.inverse_of(back)))
+        left = _told(rest(entry, forward=True).actions)
+    return Unfinished(
+        f"change {writer.id} is unfinished: {why}\n  done: {done or 'UNKNOWN'}\n  not done: {left or 'UNKNOWN'}",
+        str(writer.run_dir),
+        f"m4ops undo {writer.id} takes back what was done, m4ops apply {writer.id} goes on",
+    )
 
 
-def _check(stage: tuple[Action, ...]) -> None:
+def _stage(actions: tuple[Action, ...], start: int) -> Stage:
+    return tuple((i, actions[i]) for i in range(start, recovery.stage_end(actions, start)))
+
+
+def _check(stage: Stage) -> None:
     """Every `before` of the stage holds; an action on what an earlier one of the stage changes is checked by that one."""
     touched: set[str] = set()
-    for action in stage:
+    for _, action in stage:
         if isinstance(action, act.Schedule | act.WaitFor):
             continue
         own = act.paths(action)
         if not touched.intersection(own):
-            now, found = files.state(action)
-            if now != "before":
+            now, found = state(action)
+            if now != "before" and not (now == "after" and isinstance(action, act.WriteText) and action.after is None):
                 already = "it is as the plan would leave it already" if now == "after" else f"found: {found}"
                 raise Drift(
                     f"the world is not what the plan was made for; nothing was touched. `{action.describe()}`: {already}",
@@ -215,123 +255,64 @@ def _check(stage: tuple[Action, ...]) -> None:
         touched.update(own)
 
 
-def _prepare_or_clear(stage: tuple[Action, ...], run_dir: Path, identity: str) -> dict[int, Path]:
-    built: dict[int, Path] = {}
-    try:
-        for index, action in enumerate(stage):
-            if not isinstance(action, act.Schedule | act.WaitFor):
-                place = files.prepare(action, run_dir, f"{identity}-{index}")
-                if place is not None:
-                    built[index] = place
-    except OSError as error:
-        for place in built.values():
-            place.unlink(missing_ok=True)
-        _clear(run_dir)
-        raise OpsError(
-            f"the new content cannot be built: {error.strerror}; nothing was touched",
-            str(error.filename or run_dir / OPS_DIR),
-            "free space or get write access, then give the same command again",
-        ) from error
-    return built
+def _replans(action: Action) -> bool:
+    return isinstance(action, act.WaitFor) and action.replan
 
 
-def _sealed(actions: tuple[Action, ...], start: int, built: dict[int, Path]) -> tuple[Action, ...]:
-    """The actions, with the fingerprint of what was built for a rewrite: undo will look for it."""
-    sealed = list(actions)
-    for offset, place in built.items():
-        action = sealed[start + offset]
-        if isinstance(action, act.Rewrite):
-            sealed[start + offset] = replace(action, after=states.fingerprint(place))
-    return tuple(sealed)
-
-
-def _replanned(plan: Plan, actions: tuple[Action, ...], start: int, world: World, writer: Writer) -> tuple[Action, ...]:
+def _replanned(plan: Plan, start: int, world: World, writer: Writer) -> Plan:
     """What follows a stop is computed again from the wish: the job may have saved once more while it ended."""
     if world.replan is None:
-        return actions
-    fresh = world.replan(plan)
-    if why := plans.grew(actions[start:], fresh.actions):
-        raise Unfinished(
-            f"change {writer.id}: the run is stopped, but what is to be done is no longer what was shown: {why}",
-            plan.run,
-            f"look (m4ops status), then m4ops undo {writer.id} and give the command again",
-        )
-    return (*actions[:start], *fresh.actions)
+        return plan
+    try:
+        fresh = world.replan(plan)
+    except OpsError as error:
+        raise _stopped(writer, f"the run is stopped, but cannot be planned for again: {error.what}") from error
+    if why := plans.grew(plan.actions[start:], fresh.actions):
+        raise _stopped(writer, f"the run is stopped, but what is to be done is no longer what was shown: {why}")
+    plan = replace(plan, actions=(*plan.actions[:start], *fresh.actions))
+    try:
+        writer.plan(plan, world.log_size(), event="replanned")
+    except OpsError as error:
+        raise _stopped(writer, error.what) from error
+    return plan
 
 
-def _wait(action: act.WaitFor, world: World) -> None:
-    end, pause = world.now() + action.limit, 0.2
-    while not _holds(action, world):
-        if world.now() > end:
-            raise OpsError(f"{action.describe()}: not within the limit")
-        world.renew()
-        world.sleep(pause)
-        pause = min(pause * 1.5, 30.0)
+def _refuse_loose(plan: Plan, world: World) -> None:
+    if not plan.wish.get("assume_stopped"):
+        parking.refuse_loose(plan.actions, world.jobs, plan.run)
 
 
-def _holds(action: act.WaitFor, world: World) -> bool:
-    if action.condition == "saved":
-        return world.saved() > int(action.value or -1)
-    jobs = world.jobs()
-    return not isinstance(jobs, Unknown) and not any(j.running for j in jobs)
-
-
-def _settle(plan: Plan, entry: journal.Entry) -> None:
-    """Bring an action that a crash left half-way back to its start: torn in-place bytes, an original linked aside."""
-    for index in set(entry.applying) - set(entry.applied):
-        action = plan.actions[index]
-        if isinstance(action, act.PatchState) and entry.splices:
-            pieces = tuple((o, bytes.fromhex(a), bytes.fromhex(b)) for o, a, b in entry.splices)
-            files.write_splices(action.path, pieces, forward=False)
-        elif isinstance(action, act.Rewrite) and files.state(action)[0] == "half":
-            os.unlink(action.aside)
-
-
-def _done(action: Action) -> bool:
-    return not isinstance(action, act.Schedule | act.WaitFor) and files.state(action)[0] == "after"
-
-
-def _was_done(action: Action, index: int, entry: journal.Entry) -> bool:
-    return index in entry.applied if isinstance(action, act.Schedule | act.WaitFor) else _done(action)
-
-
-def _refuse_unfinished(entries: tuple[journal.Entry, ...], plan: Plan) -> None:
-    for entry in entries:
-        if entry.change.status == "unfinished" and not _never_began(entry):
+def _close_idle(entries: tuple[journal.Entry, ...], plan: Plan, world: World) -> None:
+    """Refuse while a change is unfinished; one that left nothing behind is closed."""
+    for entry in (e for e in entries if e.change.status == "unfinished"):
+        if not recovery.never_began(entry):
             raise Unfinished(
                 f"change {entry.change.id} ({entry.change.title}) is unfinished",
                 plan.run,
                 f"m4ops undo {entry.change.id}, or m4ops apply {entry.change.id} to finish it",
             )
+        writer = Writer(journal.path(Path(plan.run)), entry.change.id, world.user, world.now)
+        files.sweep(plans.from_json(entry.plan).actions, writer.run_dir)
+        writer.end("rolled-back", quiet=True)
 
 
-def _never_began(entry: journal.Entry) -> bool:
-    """A change that stopped before its first action (or whose roll-back could not be noted) left nothing behind."""
-    actions = plans.from_json(entry.plan).actions
-    begun = [a for i, a in enumerate(actions) if i in entry.applying]
-    return not any(isinstance(a, act.Schedule | act.WaitFor) or files.state(a)[0] != "before" for a in begun)
+def _said(error: OSError | OpsError) -> str:
+    return error.what if isinstance(error, OpsError) else f"{error.strerror}: {error.filename}"
 
 
 def _told(actions: tuple[Action, ...]) -> str:
-    return "; ".join(a.describe() for a in actions) or "nothing"
+    return "".join(f"\n    {a.describe()}" for a in actions) or "nothing"
 
 
 def _own_folder(run_dir: Path) -> None:
     folder = run_dir / OPS_DIR
     try:
-        if not folder.is_dir():
-            folder.mkdir()
-            shutil.copymode(run_dir, folder)
+        lease.make_folder(folder)
         if not os.access(folder, os.W_OK):
-            raise PermissionError(13, "Permission denied", str(folder))
-    except OSError as error:
+            raise OpsError("no write access")
+    except OpsError as error:
         raise OpsError(
-            f"the run cannot be changed: {error.strerror}; nothing was touched",
+            f"the run cannot be changed: {error.what}; nothing was touched",
             str(folder),
             "ask the run's owner, or look with m4ops status",
         ) from error
-
-
-def _clear(run_dir: Path) -> None:
-    with contextlib.suppress(OSError):
-        shutil.rmtree(run_dir / OPS_DIR / "tmp", ignore_errors=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +33,11 @@ class Writer:
     def plan(self, plan: Plan, log_size: int | None, event: str = "plan") -> None:
         self._append(event, user=self.user, host=socket.gethostname(), log_size=log_size, plan=plans.to_json(plan))
 
+    def sealed(self, after: list[tuple[int, str]]) -> None:
+        """Fingerprints of what rewrites will leave, by the action's index."""
+        if after:
+            self._append("sealed", after=after)
+
     def applying(self, index: int, splices: tuple[tuple[int, bytes, bytes], ...] = ()) -> None:
         hexed = [(o, a.hex(), b.hex()) for o, a, b in splices]
         self._append("applying", action=index, **({"splices": hexed} if hexed else {}))
@@ -55,20 +60,20 @@ class Writer:
 
 def append(path: Path, line: str) -> None:
     """Append a line durably; a torn line that a crash left is ended first, and one that fails is taken back."""
-    new = not path.exists()
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         size = os.fstat(handle).st_size
+        if size == 0:
+            os.fchmod(handle, path.parent.stat().st_mode & 0o666)
         torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
         data = (b"\n" if torn else b"") + line.encode() + b"\n"
-        written = os.write(handle, data)
-        if written != len(data):
-            os.ftruncate(handle, size)
-            raise OSError(28, "No space left on device", str(path))
-        os.fsync(handle)
+        try:
+            if os.write(handle, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            os.fsync(handle)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, size)
+            raise
     finally:
         os.close(handle)
-    if new:
-        with contextlib.suppress(OSError):
-            shutil.copymode(path.parent, path)
-            os.chmod(path, path.stat().st_mode & 0o666)

@@ -5,9 +5,10 @@ With `hold` the plan first parks the run itself; with `restart` it also lets it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ops.actions import Action, Schedule, WaitFor, WriteText
+from ops.actions import Action, Schedule, WaitFor, WriteText, edits_state
 from ops.errors import Refused
 from ops.model import Job, Snapshot, Unknown
 
@@ -27,13 +28,7 @@ class Parking:
 
 def queue(snapshot: Snapshot) -> tuple[Job, ...]:
     """The run's jobs. Raises Refused when the queue is unknown."""
-    if isinstance(snapshot.jobs, Unknown):
-        raise Refused(
-            f"the queue is UNKNOWN: {snapshot.jobs.reason}; a running job would be edited under its feet",
-            snapshot.run.name,
-            "ask again, or add --assume-stopped if you know that no job of this run runs or waits",
-        )
-    return snapshot.jobs
+    return _known(snapshot.jobs, snapshot.run.name)
 
 
 def around(snapshot: Snapshot, parking: Parking) -> tuple[tuple[Action, ...], tuple[Action, ...]]:
@@ -41,12 +36,6 @@ def around(snapshot: Snapshot, parking: Parking) -> tuple[tuple[Action, ...], tu
     jobs = () if parking.assume_stopped else queue(snapshot)
     running = [j for j in jobs if j.running]
     loose = [j for j in jobs if j.pending and not j.held]
-    if (running or loose) and not (parking.hold or parking.restart):
-        raise Refused(
-            f"the run is not parked: {_told(running, loose)}",
-            snapshot.run.name,
-            "add --restart (or --hold) to make stopping part of this plan, or first m4ops hold, then m4ops stop",
-        )
     foreign = [j for j in running + loose if j.user != snapshot.user]
     if foreign:
         raise Refused(
@@ -54,11 +43,37 @@ def around(snapshot: Snapshot, parking: Parking) -> tuple[tuple[Action, ...], tu
             snapshot.run.name,
             f"ask {foreign[0].user} to m4ops hold and m4ops stop it",
         )
+    if (running or loose) and not (parking.hold or parking.restart):
+        raise Refused(
+            f"the run is not parked: {_told(running, loose)}",
+            snapshot.run.name,
+            "add --restart (or --hold) to make stopping part of this plan, or first m4ops hold, then m4ops stop",
+        )
     if running:
         ending = stop(snapshot, running, bool(loose or _held(jobs)), replan=True)
     else:
         ending = switch_off(snapshot) if parking.hold or parking.restart else ()
     return (*holds(snapshot, loose), *ending), releases(snapshot, jobs) if parking.restart else ()
+
+
+def refuse_loose(actions: tuple[Action, ...], ask: Callable[[], tuple[Job, ...] | Unknown], where: str) -> None:
+    """Refuse a state edit when a job runs, or may start, that these actions do not park themselves.
+
+    A plan is made at one time and applied at another: an array's next task may have started in between.
+    """
+    if not edits_state(actions):
+        return
+    jobs = _known(ask(), where)
+    held = {a.job for a in actions if isinstance(a, Schedule) and a.verb == "hold"}
+    waits = any(isinstance(a, WaitFor) and a.condition == "stopped" for a in actions)
+    running = [j for j in jobs if j.running and not waits]
+    loose = [j for j in jobs if j.pending and not j.held and j.array_id not in held]
+    if running or loose:
+        raise Refused(
+            f"the run is not parked: {_told(running, loose)}",
+            where,
+            "first m4ops hold, then m4ops stop; or plan it anew",
+        )
 
 
 def holds(snapshot: Snapshot, pending: list[Job]) -> tuple[Action, ...]:
@@ -95,6 +110,16 @@ def releases(snapshot: Snapshot, jobs: tuple[Job, ...]) -> tuple[Action, ...]:
             "submit it again after this change",
         )
     return tuple(Schedule("release", array) for array in arrays)
+
+
+def _known(jobs: tuple[Job, ...] | Unknown, where: str) -> tuple[Job, ...]:
+    if isinstance(jobs, Unknown):
+        raise Refused(
+            f"the queue is UNKNOWN: {jobs.reason}; a running job would be edited under its feet",
+            where,
+            "ask again, or add --assume-stopped if you know that no job of this run runs or waits",
+        )
+    return jobs
 
 
 def _held(jobs: tuple[Job, ...]) -> bool:

@@ -1,0 +1,63 @@
+"""What the executor needs of the outside: the scheduler's orders and waits, a clock, and how to look again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ops import actions as act
+from ops import slurm
+from ops.actions import Action
+from ops.errors import OpsError
+from ops.model import Job, Unknown
+from ops.plan import Plan
+from ops.shell import Shell
+
+
+@dataclass(frozen=True)
+class World:
+    """The outside, as the executor sees it."""
+
+    shell: Shell
+    user: str
+    now: Callable[[], float]
+    sleep: Callable[[float], None]
+    jobs: Callable[[], tuple[Job, ...] | Unknown]
+    saved: Callable[[], int]
+    """Highest step with a complete checkpoint, -1 without one."""
+    log_size: Callable[[], int | None]
+    replan: Callable[[Plan], Plan] | None = None
+    told: Callable[[Action], None] = lambda _: None
+    """Called before each action."""
+    renew: Callable[[], None] = lambda: None
+    """Keeps the lease alive through a wait."""
+
+
+def order(action: act.Schedule, world: World) -> None:
+    """An order to an array also fails for its tasks that ended before: what counts is what the queue then shows."""
+    try:
+        slurm.order(world.shell, action.verb, action.job)
+    except OpsError:
+        jobs, wanted = world.jobs(), {"hold": True, "release": False}.get(action.verb)
+        if wanted is None or isinstance(jobs, Unknown):
+            raise
+        if any(j.pending and j.held != wanted for j in jobs if j.array_id == action.job):
+            raise
+
+
+def wait(action: act.WaitFor, world: World) -> None:
+    """Until the condition holds. Raises OpsError at the limit."""
+    end, pause = world.now() + action.limit, 0.2
+    while not _holds(action, world):
+        if world.now() > end:
+            raise OpsError(f"{action.describe()}: not within the limit")
+        world.renew()
+        world.sleep(pause)
+        pause = min(pause * 1.5, 30.0)
+
+
+def _holds(action: act.WaitFor, world: World) -> bool:
+    if action.condition == "saved":
+        return world.saved() > int(action.value or -1)
+    jobs = world.jobs()
+    return not isinstance(jobs, Unknown) and not any(j.running for j in jobs)
