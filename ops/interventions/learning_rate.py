@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ops.actions import Action, Edit, PatchState
 from ops.errors import BadInput, Refused
-from ops.interventions import parking, targets
-from ops.interventions.parking import Parking
-from ops.interventions.wish import Simple
+from ops.interventions import targets
+from ops.interventions.wish import CheckpointEdit
 from ops.model import Checkpoint, Expectation, LogView, Snapshot, StateFile
 
 EXPECTED_POINTS = 40
@@ -23,82 +22,51 @@ CHANGING = ("scale-lr", "set-lr", "rewind")
 
 
 @dataclass(frozen=True)
-class ScaleLr(Simple):
+class ScaleLr(CheckpointEdit):
     """Multiply the learning rate that the next resume starts with."""
 
     kind: ClassVar[str] = "scale-lr"
     factor: float
-    at: int | None = None
     again: bool = False
-    hold: bool = False
-    restart: bool = False
-    assume_stopped: bool = False
 
     def title(self, snapshot: Snapshot) -> str:
-        return f"scale the LR of opt_step-{self._step(snapshot)} by {self.factor:g}"
-
-    def inspects(self, snapshot: Snapshot) -> frozenset[int]:
-        return frozenset({self._step(snapshot)})
+        return f"scale the LR of opt_step-{self.step(snapshot)} by {self.factor:g}"
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         check_factor(self.factor)
-        checkpoint = targets.resumable(snapshot, self._step(snapshot))
+        checkpoint = self.checkpoint(snapshot)
         refuse_second(snapshot, checkpoint.step, self.again)
-        before, after = parking.around(snapshot, Parking(self.hold, self.restart, self.assume_stopped))
-        return (*before, *scaled(checkpoint, self.factor), *after)
+        return self.parked(snapshot, scaled(checkpoint, self.factor))
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
-        return scale_promise(snapshot, self._step(snapshot), self.factor)
+        return scale_promise(snapshot, self.step(snapshot), self.factor)
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
-        return about_pointer(snapshot, self._step(snapshot))
-
-    def resolved(self, snapshot: Snapshot) -> Any:
-        return replace(self, at=self._step(snapshot))
-
-    def _step(self, snapshot: Snapshot) -> int:
-        return targets.pointed(snapshot) if self.at is None else self.at
+        return about_pointer(snapshot, self.step(snapshot))
 
 
 @dataclass(frozen=True)
-class SetLr(Simple):
+class SetLr(CheckpointEdit):
     """Set the current learning rate of the checkpoint; the schedule from there on is scaled by the same factor."""
 
     kind: ClassVar[str] = "set-lr"
     lr: float
-    at: int | None = None
     again: bool = False
-    hold: bool = False
-    restart: bool = False
-    assume_stopped: bool = False
 
     def title(self, snapshot: Snapshot) -> str:
-        return f"set the LR of opt_step-{self._step(snapshot)} to {self.lr:g}"
-
-    def inspects(self, snapshot: Snapshot) -> frozenset[int]:
-        return frozenset({self._step(snapshot)})
+        return f"set the LR of opt_step-{self.step(snapshot)} to {self.lr:g}"
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         check_lr(self.lr)
-        checkpoint = targets.resumable(snapshot, self._step(snapshot))
+        checkpoint = self.checkpoint(snapshot)
         refuse_second(snapshot, checkpoint.step, self.again)
-        before, after = parking.around(snapshot, Parking(self.hold, self.restart, self.assume_stopped))
-        return (*before, *set_to(checkpoint, self.lr), *after)
+        return self.parked(snapshot, set_to(checkpoint, self.lr))
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
-        return set_promise(snapshot, targets.resumable(snapshot, self._step(snapshot)), self.lr)
+        return set_promise(snapshot, self.checkpoint(snapshot), self.lr)
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
-        return (
-            *about_set(targets.resumable(snapshot, self._step(snapshot)), self.lr),
-            *about_pointer(snapshot, self._step(snapshot)),
-        )
-
-    def resolved(self, snapshot: Snapshot) -> Any:
-        return replace(self, at=self._step(snapshot))
-
-    def _step(self, snapshot: Snapshot) -> int:
-        return targets.pointed(snapshot) if self.at is None else self.at
+        return (*about_set(self.checkpoint(snapshot), self.lr), *about_pointer(snapshot, self.step(snapshot)))
 
 
 def check_factor(factor: float) -> None:

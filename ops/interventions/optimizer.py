@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from ops.actions import Action, PatchState, Rewrite, WriteText
 from ops.errors import Refused
-from ops.interventions import parking, targets
-from ops.interventions.parking import Parking
-from ops.interventions.wish import Simple
+from ops.interventions import targets
+from ops.interventions.wish import CheckpointEdit
 from ops.model import OPS_DIR, Checkpoint, Snapshot, Unknown
 
 SWITCH = re.compile(r"^([ \t]*load_optimizer_states[ \t]*:[ \t]*)([Tt]rue|[Yy]es|[Oo]n)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class ResetOptimizer(Simple):
+class ResetOptimizer(CheckpointEdit):
     """Start with fresh optimizer moments: by the trainer's own switch where its config is known, else in the checkpoint."""
 
     kind: ClassVar[str] = "reset-optimizer"
-    at: int | None = None
-    hold: bool = False
-    restart: bool = False
-    assume_stopped: bool = False
 
     def title(self, snapshot: Snapshot) -> str:
-        return f"fresh optimizer from opt_step-{self._step(snapshot)}"
-
-    def inspects(self, snapshot: Snapshot) -> frozenset[int]:
-        return frozenset({self._step(snapshot)})
+        return f"fresh optimizer from opt_step-{self.step(snapshot)}"
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
-        checkpoint = targets.resumable(snapshot, self._step(snapshot))
-        before, after = parking.around(snapshot, Parking(self.hold, self.restart, self.assume_stopped))
-        return (*before, *reset(snapshot, checkpoint, ()), *after)
+        return self.parked(snapshot, reset(snapshot, self.checkpoint(snapshot), ()))
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         return about(snapshot)
-
-    def resolved(self, snapshot: Snapshot) -> Any:
-        return replace(self, at=self._step(snapshot))
-
-    def _step(self, snapshot: Snapshot) -> int:
-        return targets.pointed(snapshot) if self.at is None else self.at
 
 
 def reset(snapshot: Snapshot, checkpoint: Checkpoint, lr_changes: tuple[Action, ...]) -> tuple[Action, ...]:

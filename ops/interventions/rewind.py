@@ -9,15 +9,15 @@ from typing import ClassVar
 
 from ops.actions import Action, Folder, Move, WriteText
 from ops.errors import BadInput, Refused
-from ops.interventions import evaluations, optimizer, parking, targets, wandb_run
+from ops.interventions import evaluations, optimizer, targets, wandb_run
 from ops.interventions import learning_rate as lr
-from ops.interventions.parking import Parking
+from ops.interventions.wish import Edit
 from ops.model import DISCARDED, POINTER, Checkpoint, Evals, Expectation, LogView, Snapshot
 from ops.plan import Cost
 
 
 @dataclass(frozen=True)
-class Rewind:
+class Rewind(Edit):
     """Resume from an earlier checkpoint, with whatever belongs to that: evals, wandb run, discarded checkpoints, LR."""
 
     kind: ClassVar[str] = "rewind"
@@ -28,9 +28,6 @@ class Rewind:
     keep_discarded: bool = False
     keep_wandb_run: bool = False
     again: bool = False
-    hold: bool = False
-    restart: bool = False
-    assume_stopped: bool = False
 
     def title(self, snapshot: Snapshot) -> str:
         extra = [f"LR × {self.scale_lr:g}"] if self.scale_lr is not None else []
@@ -44,7 +41,6 @@ class Rewind:
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         self._check()
         target = targets.resumable(snapshot, self._step(snapshot))
-        before, after = parking.around(snapshot, Parking(self.hold, self.restart, self.assume_stopped))
         edits = (
             *self._lr(snapshot, target),
             *self._wandb(target),
@@ -58,7 +54,7 @@ class Rewind:
                 str(snapshot.run.dir),
                 "m4ops status",
             )
-        return (*before, *edits, *after)
+        return self.parked(snapshot, edits)
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
         target = targets.resumable(snapshot, self._step(snapshot))

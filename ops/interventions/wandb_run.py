@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from ops import jsontext
 from ops.actions import Action, SetJson
 from ops.errors import Refused
-from ops.interventions import parking, targets
-from ops.interventions.parking import Parking
-from ops.interventions.wish import Simple
+from ops.interventions.wish import CheckpointEdit
 from ops.model import RESUME_INFOS, Checkpoint, Expectation, Snapshot
 
 
 @dataclass(frozen=True)
-class ResetWandb(Simple):
+class ResetWandb(CheckpointEdit):
     """Give the next resume a wandb run of its own: the id in the checkpoint becomes empty."""
 
     kind: ClassVar[str] = "reset-wandb"
-    at: int | None = None
-    hold: bool = False
-    restart: bool = False
-    assume_stopped: bool = False
 
     def title(self, snapshot: Snapshot) -> str:
-        return f"new wandb run from opt_step-{self._step(snapshot)}"
+        return f"new wandb run from opt_step-{self.step(snapshot)}"
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
-        checkpoint = targets.resumable(snapshot, self._step(snapshot))
+        checkpoint = self.checkpoint(snapshot)
         change = emptied(checkpoint)
         if not change:
             raise Refused(
                 f"the wandb id of opt_step-{checkpoint.step} is empty already: the next resume makes a new run",
                 str(checkpoint.path),
             )
-        before, after = parking.around(snapshot, Parking(self.hold, self.restart, self.assume_stopped))
-        return (*before, *change, *after)
+        return self.parked(snapshot, change)
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
-        checkpoint = targets.resumable(snapshot, self._step(snapshot))
+        checkpoint = self.checkpoint(snapshot)
         old = checkpoint.wandb_id if isinstance(checkpoint.wandb_id, str) else ""
         return Expectation(resume_step=checkpoint.step, wandb_new=True, wandb_id=old)
-
-    def resolved(self, snapshot: Snapshot) -> Any:
-        return replace(self, at=self._step(snapshot))
-
-    def _step(self, snapshot: Snapshot) -> int:
-        return targets.pointed(snapshot) if self.at is None else self.at
 
 
 def emptied(checkpoint: Checkpoint) -> tuple[Action, ...]:

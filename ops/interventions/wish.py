@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from ops.actions import Action
-from ops.model import Expectation, Snapshot
+from ops.interventions import parking, targets
+from ops.interventions.parking import Parking
+from ops.model import Checkpoint, Expectation, Snapshot
 from ops.plan import Cost, Plan
 
 
@@ -50,6 +52,40 @@ class Simple:
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit(Simple):
+    """A wish that edits a run's state: only while nothing of it runs or may start."""
+
+    hold: bool = False
+    restart: bool = False
+    assume_stopped: bool = False
+
+    def parked(self, snapshot: Snapshot, edits: tuple[Action, ...]) -> tuple[Action, ...]:
+        """The edits, between what parks the run and what lets it go. Raises Refused where neither was wished."""
+        before, after = parking.around(snapshot, Parking(self.hold, self.restart, self.assume_stopped))
+        return (*before, *edits, *after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointEdit(Edit):
+    """An edit of one checkpoint: `at` a step, by default the one that a resume takes."""
+
+    at: int | None = None
+
+    def resolved(self, snapshot: Snapshot) -> Any:
+        return replace(self, at=self.step(snapshot))
+
+    def inspects(self, snapshot: Snapshot) -> frozenset[int]:
+        return frozenset({self.step(snapshot)})
+
+    def step(self, snapshot: Snapshot) -> int:
+        return targets.pointed(snapshot) if self.at is None else self.at
+
+    def checkpoint(self, snapshot: Snapshot) -> Checkpoint:
+        """The checkpoint to edit, complete and sound. Raises Refused."""
+        return targets.resumable(snapshot, self.step(snapshot))
 
 
 def plan_for(wish: Wish, snapshot: Snapshot, command: str) -> Plan:
