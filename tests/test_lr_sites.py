@@ -71,8 +71,8 @@ def same(a: Any, b: Any) -> bool:
 
 def is_lr(label: str) -> bool:
     names = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr", "eta_min", "default_min_lr")
-    lists = ("base_lrs[", "_last_lr[", "min_lrs[", "max_lrs[")
-    return label.rpartition(".")[2].startswith(lists) or label.rpartition(".")[2] in names
+    lists = ("base_lrs[", "_last_lr[", "min_lrs[", "max_lrs[", "_init_lrs[")
+    return label.rpartition(".")[2].startswith(lists) or label.rpartition(".")[2] in names or label == ".eps"
 
 
 # -- the LR a resumed run trains with --------------------------------------------------------------------
@@ -333,6 +333,25 @@ def test_an_object_that_is_no_scheduler_is_left_alone(tmp_path: Path) -> None:
     assert file_sites(path) == ()
     torch.save({"wrapped": {"scheduler": {"last_epoch": 1, "base_lrs": [0.1], "lr": 5.0}}, "lr": 1.0}, path)
     assert [s.label for s in file_sites(path)] == ["wrapped.scheduler.base_lrs[0]"]
+
+
+def test_the_lr_that_adafactor_computes_itself_is_not_pretended_to_change(tmp_path: Path) -> None:
+    path = tmp_path / "optimizer.bin"
+    torch.save({"state": {}, "param_groups": [{"lr": 1e-3, "relative_step": True}]}, path)
+    with pytest.raises(StateError, match="computes its own LR"):
+        file_sites(path)
+
+
+def test_a_scheduler_that_follows_the_loss_keeps_its_whole_scale(tmp_path: Path) -> None:
+    """transformers' GreedyLR returns to `_init_lrs`, and both it and ReduceLROnPlateau take no step below `eps`."""
+    path = tmp_path / "custom_checkpoint_0.pkl"
+    state = {"min_lrs": [1e-4], "max_lrs": [1.0], "_init_lrs": [1e-2], "_last_lr": [5e-3], "eps": 1e-8, "last_epoch": 3}
+    torch.save({**state, "factor": 0.5, "threshold": 1e-6}, path)
+    scale(path, 0.5)
+    scaled_state = torch.load(path)
+    assert scaled_state["eps"] == 5e-9
+    assert scaled_state["_init_lrs"] == [5e-3]
+    assert scaled_state["threshold"] == 1e-6
 
 
 def test_an_lr_of_an_unknown_form_is_an_error_not_a_gap(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 Which fields act on a resumed run differs by scheduler: LambdaLR obeys `base_lrs`, StepLR only the optimizer's
 `lr`, OneCycleLR the optimizer's `max_lr` and `min_lr`, CosineAnnealingLR also `eta_min`. Scaling each,
 in every file and for every rank, scales the whole future curve of them all. Source: pytorch
-`torch/optim/lr_scheduler.py`, `torch/optim/swa_utils.py`; Accelerate `checkpointing.py`; DeepSpeed
-`runtime/zero/stage3.py`, `stage_1_and_2.py`.
+`torch/optim/lr_scheduler.py`, `torch/optim/swa_utils.py`; transformers `optimization.py` (GreedyLR); Accelerate
+`checkpointing.py`; DeepSpeed `runtime/zero/stage3.py`, `stage_1_and_2.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from ops.checkpoints.torchfile import (
 from ops.checkpoints.torchzip import read_at
 from ops.model import LrSite
 
-SCHEDULER_FIELDS = ("base_lrs", "_last_lr", "eta_min", "min_lrs", "max_lrs", "default_min_lr")
+SCHEDULER_FIELDS = ("base_lrs", "_last_lr", "eta_min", "min_lrs", "max_lrs", "default_min_lr", "_init_lrs")
+PLATEAU_FIELDS = ("eps",)
+"""Of a scheduler that follows the loss: the least step of the LR it takes, itself an LR."""
 GROUP_FIELDS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _SCHEDULER_FILE = re.compile(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin")
 _OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.bin")
@@ -172,11 +174,22 @@ def _values(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
     """Label and node of every LR in the tree of a file of that name."""
     for label, state in [] if _SCHEDULER_FILE.fullmatch(name) else optimizer_states(tree):
         for index, group in enumerate(state["param_groups"]):
+            _refuse_relative(name, group)
             for field in GROUP_FIELDS:
                 yield from _numbers(f"{label}.param_groups[{index}].{field}", group.get(field))
     for label, state in _schedulers(*_scheduler_root(name, tree)):
-        for field in SCHEDULER_FIELDS:
+        for field in SCHEDULER_FIELDS + (PLATEAU_FIELDS if "min_lrs" in state else ()):
             yield from _numbers(f"{label}.{field}".lstrip("."), state.get(field))
+
+
+def _refuse_relative(name: str, group: Mapping[Any, Any]) -> None:
+    """Adafactor with a relative step never reads its `lr`. Source: transformers `optimization.py`, `Adafactor._get_lr`."""
+    if group.get("relative_step"):
+        raise StateError(
+            "Adafactor with relative_step computes its own LR: no number in the checkpoint sets it",
+            name,
+            "give Adafactor an lr and relative_step=False in the trainer's code",
+        )
 
 
 def _scheduler_root(name: str, tree: Any) -> tuple[str, Any]:
