@@ -16,10 +16,10 @@ PIP    := $(BIN)/pip --disable-pip-version-check install --quiet --constraint co
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format constraints clean system
+.PHONY: help demo test lint format constraints clean slurm-lab system
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: $(VENV)/.demo ## Watch a small real training diverge, be rewound and recover
 	$(BIN)/m4ops demo
@@ -48,8 +48,15 @@ clean: ## Remove caches, builds and the environment
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find ops tests bench -name __pycache__ -prune -exec rm -rf {} +
 
+# eval "$(make -s slurm-lab NODES=8)"; sbatch …; python -m tests.slurm_lab kill n2; python -m tests.slurm_lab down
+slurm-lab: system ## Bring up a real Slurm cluster here; prints the SLURM_CONF to export
+	@$(PYTHON) -m tests.slurm_lab up --nodes $(or $(NODES),4)
+
+# Never slurm-wlm-emulator: it replaces the real daemons by front-end ones, which do not run.
 system:
-	@.ci/debian shellcheck=shellcheck cron=crontab
+	@PATH="$$PATH:/usr/sbin:/sbin" .ci/debian shellcheck=shellcheck cron=crontab \
+		slurmctld=slurmctld slurmd=slurmd slurm-client=sbatch munge=munged \
+		slurmdbd=slurmdbd slurm-wlm-mysql-plugin=slurmdbd mariadb-server-core=mariadbd mariadb-client-core=mariadb
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' || .ci/debian python3-venv=

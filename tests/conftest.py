@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest_plugins = ["slurm_lab.plugin"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def private_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
