@@ -73,7 +73,7 @@ def finish(identity: str, run_dir: Path, world: World, forward: bool, assume_sto
         if not assume_stopped:
             _refuse_loose(left, world)
         recovery.settle(entry)
-        files.sweep(left.actions, run_dir)
+        files.sweep(plans.from_json(entry.plan).actions, run_dir)
         writer = Writer(journal.path(run_dir), identity, world.user, world.now)
         if forward:
             _run(plans.from_json(entry.plan), world, writer, recovery.done(entry))
@@ -86,11 +86,20 @@ def _at_work(run: str, purpose: str, world: World) -> Iterator[tuple[tuple[journ
     """Alone at the run, with its journal."""
     run_dir = Path(run)
     _own_folder(run_dir)
-    with lease.acquire(run_dir / OPS_DIR / "lock", purpose, LEASE_SECONDS, take_expired=False) as held:
+    held = lease.acquire(run_dir / OPS_DIR / "lock", purpose, LEASE_SECONDS, take_expired=False)
+    try:
         entries = journal.read(run_dir)
         if isinstance(entries, Unknown):
             raise OpsError(f"the journal cannot be read: {entries.reason}")
         yield entries, replace(world, renew=held.renew)
+    except BaseException:
+        with contextlib.suppress(OpsError):
+            held.release()
+        raise
+    try:
+        held.release()
+    except OpsError as error:
+        raise OpsError(f"all is done, but {error.what}", error.where, "m4ops history shows the change") from error
 
 
 def _run(plan: Plan, world: World, writer: Writer, done: frozenset[int] = frozenset()) -> None:
@@ -112,8 +121,9 @@ def _run(plan: Plan, world: World, writer: Writer, done: frozenset[int] = frozen
             _failed(error, begun, built, world, writer)
         except KeyboardInterrupt:
             raise _stopped(writer, "it was interrupted") from None
+        finally:
+            files.sweep(plan.actions, writer.run_dir)
         start = end
-    files.sweep(plan.actions, writer.run_dir)
 
 
 def _ready(stage: Stage, plan: Plan, writer: Writer, fresh: bool) -> dict[int, Built]:
@@ -185,7 +195,6 @@ def _failed(
     if begun[0][0] or any(a.inverse() is None for a in orders):
         raise _stopped(writer, f"{where}; what this step had edited was put back") from error
     writer.end("rolled-back", quiet=True)
-    files.sweep(tuple(a for _, a in begun), writer.run_dir)
     raise OpsError(
         f"{where}. Everything was rolled back: the run is as it was",
         error.where if isinstance(error, OpsError) else str(error.filename or ""),

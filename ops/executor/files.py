@@ -139,13 +139,17 @@ def sweep(actions: Iterable[act.Action], run_dir: Path) -> None:
 def write_pieces(path: str | Path, pieces: tuple[Piece, ...], forward: bool = True) -> None:
     """Write the new (or the old) bytes; each place must hold the old or the new ones, or a mix of a torn write."""
     with open(path, "r+b", buffering=0) as file:
+        wanted = []
         for offset, old, new in pieces:
             now = os.pread(file.fileno(), len(old), offset)
             if len(now) != len(old) or any(c not in (a, b) for c, a, b in zip(now, old, new, strict=True)):
                 raise Drift(f"the bytes at {offset} are neither the old nor the new ones", str(path))
-        for offset, old, new in pieces:
-            _write_all(file.fileno(), new if forward else old, offset)
-        os.fsync(file.fileno())
+            if now != (to := new if forward else old):
+                wanted.append((offset, to))
+        for offset, to in wanted:
+            _write_all(file.fileno(), to, offset)
+        if wanted:
+            os.fsync(file.fileno())
 
 
 def torn(path: str | Path, pieces: tuple[Piece, ...]) -> bool:

@@ -1,0 +1,254 @@
+"""A change that is killed, or fails, at any call to the file system: taken back to the byte, or finished."""
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import STEPS, Run, changed, copied
+
+from ops.executor import files
+
+CALLS = (
+    "replace", "link", "rename", "mkdir", "rmdir", "unlink", "pwrite", "write", "fsync", "ftruncate", "chmod", "fchmod",
+)  # fmt: skip
+GROWING = ("mkdir", "link", "write")
+"""Calls that a full disk refuses."""
+TORN = ("pwrite", "write")
+KILLED = -signal.SIGKILL
+
+
+@dataclass
+class Layer:
+    """Stands between this process and the file system: notes each call, and lets `fault` have a word before it."""
+
+    fault: Callable[[int, str, tuple[Any, ...]], None] = lambda at, name, args: None
+    calls: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def between(self) -> Iterator["Layer"]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in CALLS:
+                patch.setattr(os, name, self._wrapped(name, getattr(os, name)))
+            yield self
+
+    def _wrapped(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **options: Any) -> Any:
+            self.calls.append(name)
+            self.fault(len(self.calls), name, args)
+            return call(*args, **options)
+
+        return wrapped
+
+
+def killer(at: int, torn: bool) -> Callable[[int, str, tuple[Any, ...]], None]:
+    """SIGKILL before call number `at`; `torn`: half of its bytes are written still."""
+    write, pwrite = os.write, os.pwrite
+
+    def fault(number: int, name: str, args: tuple[Any, ...]) -> None:
+        if number != at:
+            return
+        if torn and name in TORN:
+            half = args[1][: len(args[1]) // 2]
+            write(args[0], half) if name == "write" else pwrite(args[0], half, args[2])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return fault
+
+
+def killed(run: Run, at: int, words: tuple[str, ...], torn: bool = False) -> int:
+    """The command in a process of its own that dies at that call; its exit code."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            with Layer(killer(at, torn)).between():
+                code = run.m4ops(*words).code
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@dataclass
+class Story:
+    """A change, the tree before it and after it, and the calls that lead there."""
+
+    run: Run
+    words: tuple[str, ...]
+    before: dict[str, object]
+    after: dict[str, object]
+    calls: list[str]
+
+    def anew(self) -> Run:
+        shutil.rmtree(self.run.root)
+        shutil.copytree(self.run.root.with_name("origin"), self.run.root, symlinks=True)
+        return self.run
+
+    def aside(self) -> Callable[[], None]:
+        """Keeps the tree as it is now; what is returned brings it back."""
+        shutil.copytree(self.run.root, kept := self.run.root.with_name("kept"), symlinks=True)
+
+        def back() -> None:
+            shutil.rmtree(self.run.root)
+            os.rename(kept, self.run.root)
+
+        return back
+
+
+def story(run: Run, *words: str) -> Story:
+    """Play the change once, undisturbed, and set everything back."""
+    words = (*words, "-y")
+    shutil.copytree(run.root, run.root.with_name("origin"), symlinks=True)
+    before = run.tree()
+    with Layer().between() as layer:
+        said = run.m4ops(*words)
+    assert said.code == 0, said.err
+    told = Story(run, words, before, run.tree(), layer.calls)
+    assert told.before != told.after
+    told.anew()
+    return told
+
+
+def everything(run: Run) -> Story:
+    return story(run, "rewind", "--to", "10", "--scale-lr", "0.5", "--reset-optimizer")
+
+
+def in_place(run: Run, patch: pytest.MonkeyPatch) -> Story:
+    patch.setattr(files, "SMALL", 0)
+    return story(run, "rewind", "--to", "20", "--set-lr", "1e-4", "--keep-discarded")
+
+
+def by_config(run: Run) -> Story:
+    (run.root / "train.yaml").write_text("hparams:\n  load_optimizer_states: True\n  seed: 5\n")
+    (run.dir / "m4ops.toml").write_text('trainer_config = "../train.yaml"\n')
+    return story(run, "rewind", "--to", "20", "--reset-optimizer", "--keep-wandb-run")
+
+
+@pytest.fixture
+def run(trained: Path) -> Iterator[Run]:
+    """A lean copy in memory, where there is room in it: hundreds of copies are made of it."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        run = copied(trained, Path(folder) / "world")
+        for step in STEPS:
+            for name in ("tokenizer", "unwrapped_model", "resumable_states"):
+                shutil.rmtree(run.dir / f"opt_step-{step}" / name)
+            run.state(step, "random_states_0.pkl").unlink()
+        shutil.rmtree(run.dir / "opt_step-40")
+        run.pointer.write_text(str(run.dir / "opt_step-30"))
+        yield run
+
+
+@pytest.fixture(params=["everything", "in-place", "by-config"])
+def told(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPatch) -> Story:
+    if request.param == "in-place":
+        return in_place(run, monkeypatch)
+    return everything(run) if request.param == "everything" else by_config(run)
+
+
+def points(calls: list[str]) -> Iterator[tuple[int, bool]]:
+    """Before every call that changes anything (none between it and the last), and torn for those that write."""
+    for at, name in enumerate(calls, 1):
+        if name != "fsync":
+            yield at, False
+        if name in TORN:
+            yield at, True
+
+
+def assert_same(now: dict[str, object], wanted: dict[str, object], when: str) -> None:
+    assert not changed(now, wanted), when
+
+
+def test_killed_at_any_call_it_is_undone_or_finished(told: Story) -> None:
+    assert len(told.calls) > 20
+    for at, torn in points(told.calls):
+        when = f"killed before call {at} ({told.calls[at - 1]}{', torn' if torn else ''})"
+        run = told.anew()
+        assert killed(run, at, told.words, torn) == KILLED, when
+        back = told.aside()
+        said = run.m4ops("undo", "-y")
+        assert said.code == 0 or "no change to take" in said.err, f"{when}: {said.err}"
+        assert_same(run.tree(), told.before, f"{when}, undone")
+        back()
+        begun = said.code == 0
+        said = run.m4ops("apply", "1", "-y")
+        assert said.code == 0 or "nothing to finish" in said.err or not begun, f"{when}: {said.err}"
+        assert_same(run.tree(), told.after if begun else told.before, f"{when}, finished")
+
+
+def test_an_undo_killed_at_any_call_is_ended_by_another(told: Story) -> None:
+    run = told.anew()
+    run.done(*told.words)
+    back = told.aside()
+    with Layer().between() as layer:
+        run.done("undo", "-y")
+    calls = list(layer.calls)
+    back()
+    for at, torn in points(calls):
+        back = told.aside()
+        when = f"undo killed before call {at} ({calls[at - 1]}{', torn' if torn else ''})"
+        assert killed(run, at, ("undo", "-y"), torn) == KILLED
+        said = run.m4ops("undo", "-y")
+        assert said.code == 0 or "no change to take" in said.err, f"{when}: {said.err}"
+        assert_same(run.tree(), told.before, when)
+        back()
+
+
+def test_killed_again_while_it_is_taken_back(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = in_place(run, monkeypatch)
+    middle = [at for at, name in enumerate(told.calls, 1) if name == "pwrite"]
+    for at in middle[::3]:
+        told.anew()
+        assert killed(run, at, told.words, torn=True) == KILLED
+        again = 0
+        while killed(run, again := again + 1, ("undo", "-y"), torn=True) == KILLED:
+            assert again < 200
+        assert_same(run.tree(), told.before, f"killed before call {at}, then at each call of the undo")
+        assert "there is no change" in run.m4ops("undo", "-y").err
+
+
+# -- a call fails ----------------------------------------------------------------------------------------
+
+
+def failing(at: int, code: int, lasting: bool) -> Callable[[int, str, tuple[Any, ...]], None]:
+    """Call number `at` fails; `lasting`: and so does every later one that needs space."""
+
+    def fault(number: int, name: str, args: tuple[Any, ...]) -> None:
+        if number == at or (lasting and number > at and name in GROWING):
+            raise OSError(code, os.strerror(code), str(args[0]))
+
+    return fault
+
+
+@pytest.mark.parametrize(("code", "lasting"), [(errno.EIO, False), (errno.ENOSPC, True)], ids=["EIO", "disk-full"])
+def test_a_failing_call_rolls_everything_back(told: Story, code: int, lasting: bool) -> None:
+    for at, name in enumerate(told.calls, 1):
+        if lasting and name not in GROWING:
+            continue
+        run = told.anew()
+        when = f"call {at} ({name}) fails"
+        with Layer(failing(at, code, lasting)).between():
+            said = run.m4ops(*told.words)
+        if said.code == 0:
+            assert_same(run.tree(), told.after, f"{when}, and it does not matter")
+            continue
+        if "all is done, but" in said.err:
+            assert_same(run.tree(), told.after, f"{when}: {said.err}")
+            continue
+        assert os.strerror(code) in said.err, f"{when}: {said.err}"
+        assert "Traceback" not in said.err
+        assert_same(run.tree(), told.before, f"{when}: {said.err}")
+        shutil.rmtree(run.dir / ".m4ops" / "lock", ignore_errors=True)  # the process that held it has ended
+        again = run.m4ops(*told.words)
+        assert again.code == 0, f"{when}, then once more: {again.err}"
+        assert_same(run.tree(), told.after, f"{when}, then once more")
