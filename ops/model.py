@@ -122,6 +122,7 @@ class Sample:
     """Seconds since the job started, as the trainer prints it."""
     total: int | None = None
     """The step at which training ends."""
+    grad_norm: float | None = None
     fields: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -135,6 +136,8 @@ class LogEvent:
     offset: int
     text: str
     value: str = ""
+    node: str = ""
+    rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -299,6 +302,7 @@ class Finding:
     node: str = ""
     runbook: str = ""
     actions: tuple[str, ...] = ()
+    rank: int | None = None
 
     @property
     def key(self) -> str:

@@ -167,4 +167,5 @@ def _finding(data: Any) -> Finding:
         node=str(data["node"]),
         runbook=str(data["runbook"]),
         actions=tuple(map(str, data["actions"])),
+        rank=None if data["rank"] is None else int(data["rank"]),
     )

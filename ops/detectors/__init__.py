@@ -1,18 +1,37 @@
 """The detectors: a picture of the run and what its log says anew in, findings out. Pure; nothing here acts.
 
-Stream detectors take new lines and keep a memory of plain JSON; snapshot detectors look at one picture. A new
-one is one file and one line here.
+Stream detectors follow the log's lines and keep a memory of plain JSON; snapshot detectors look at one picture. A
+new one is one file and one line here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 from ops.detectors import checkpoint, loss, lr, nan, node, queue, stall
-from ops.model import Finding, LogView, Severity, Snapshot
+from ops.model import Finding, LogEvent, LogView, Sample, Severity, Snapshot
 
-STREAM = (("loss", loss.step), ("nan", nan.step), ("node", node.step), ("lr", lr.step))
+
+class Stream(Protocol):
+    """A detector that follows the log. It is made from what `dump` gave, or from `{}`."""
+
+    def take(self, line: Sample | LogEvent, snapshot: Snapshot) -> None:
+        """The next line, in the log's order."""
+
+    def findings(self, snapshot: Snapshot) -> tuple[Finding, ...]:
+        """What is wrong as of the last line taken."""
+
+    def dump(self) -> dict[str, Any]:
+        """The memory as plain JSON."""
+
+
+STREAM: Mapping[str, Callable[[Mapping[str, Any]], Stream]] = {
+    "loss": loss.Losses,
+    "nan": nan.NotFinite,
+    "node": node.NodeFailures,
+    "lr": lr.Rates,
+}
 LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (queue.look, stall.look, checkpoint.look)
 
 WORST = (Severity.CRITICAL, Severity.UNKNOWN, Severity.WARNING, Severity.OK)
@@ -26,13 +45,18 @@ def judge(
     `new` is the log's lines since `memory` was made (None: none); in pieces or at once, the findings are the same.
     When the log began anew (`Cursor.restarted`), pass `{}` and the whole log.
     """
-    samples = new.samples if new else ()
-    events = new.events if new else ()
-    after: dict[str, Any] = {}
-    findings: list[Finding] = []
-    for name, step in STREAM:
-        after[name], found = step(memory.get(name, {}), samples, events, snapshot)
-        findings += found
+    streams = {name: make(memory.get(name, {})) for name, make in STREAM.items()}
+    for line in lines(new) if new else ():
+        for stream in streams.values():
+            stream.take(line, snapshot)
+    findings = [finding for stream in streams.values() for finding in stream.findings(snapshot)]
     for look in LOOK:
         findings += look(snapshot)
+    after = {name: stream.dump() for name, stream in streams.items()}
     return after, tuple(sorted(findings, key=lambda finding: WORST.index(finding.severity)))
+
+
+def lines(log: LogView) -> Iterator[Sample | LogEvent]:
+    """Samples and events in the log's order."""
+    both: list[Sample | LogEvent] = [*log.samples, *log.events]
+    return iter(sorted(both, key=lambda line: line.offset))

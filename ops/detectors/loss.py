@@ -13,7 +13,6 @@ Spikes rise within a few rows and divergences slowly: "a spike that tends to rec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import isfinite, sqrt
@@ -77,8 +76,8 @@ class Episode:
         return len(self.recent) >= rows and median(self.recent[-rows:]) <= bound
 
 
-class Memory:
-    """The detector's state, unpacked for work."""
+class Losses:
+    """The detector, and what it remembers."""
 
     def __init__(self, state: State) -> None:
         self.rows: int = state.get("rows", 0)
@@ -116,6 +115,19 @@ class Memory:
             "last": [self.last.step, self.last.elapsed] if self.last else None,
         }
 
+    def take(self, line: Sample | LogEvent, snapshot: Snapshot) -> None:
+        if not isinstance(line, Sample):
+            return
+        if stepped_back(self.last, line):
+            _resume(self, line.step)
+        self.last = line
+        if isfinite(line.loss):
+            _row(self, line)
+
+    def findings(self, snapshot: Snapshot) -> tuple[Finding, ...]:
+        """`loss-spike`, or `loss-divergence` when it did not heal."""
+        return _findings(self, snapshot)
+
     def begin(self, back: int, level: float, excess: float, loss: float) -> Episode:
         """An episode that began `back` rows before the newest one, which brings `loss`."""
         newest = len(self.steps) - 1
@@ -137,21 +149,7 @@ class Memory:
         )
 
 
-def step(
-    state: State, samples: Iterable[Sample], events: Iterable[LogEvent], snapshot: Snapshot
-) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Take in new samples: the new state, and what is wrong as of the last one."""
-    memory = Memory(state)
-    for sample in samples:
-        if stepped_back(memory.last, sample):
-            _resume(memory, sample.step)
-        memory.last = sample
-        if isfinite(sample.loss):
-            _row(memory, sample)
-    return memory.dump(), _findings(memory, snapshot)
-
-
-def _resume(memory: Memory, at: int) -> None:
+def _resume(memory: Losses, at: int) -> None:
     """Forget what was after step `at`, and everything short: after a restart the data is in another order."""
     memory.near.clear()
     memory.slow_rows.clear()
@@ -165,7 +163,7 @@ def _resume(memory: Memory, at: int) -> None:
     memory.slow = memory.slow if memory.slow and memory.slow.step < at else None
 
 
-def _row(memory: Memory, sample: Sample) -> None:
+def _row(memory: Losses, sample: Sample) -> None:
     memory.rows += 1
     memory.first = sample.loss if memory.first is None else memory.first
     memory.steps = [*memory.steps, [sample.step, sample.line, sample.offset]][-3 * SLOW :]
@@ -178,7 +176,7 @@ def _row(memory: Memory, sample: Sample) -> None:
     _creep(memory, sample)
 
 
-def _decide(memory: Memory, episode: Episode) -> None:
+def _decide(memory: Losses, episode: Episode) -> None:
     """Has an open rise healed, or is it a divergence?"""
     since = episode.rows - episode.alarm
     if since >= 3 and episode.healed(10 if episode.diverged else 5):
@@ -201,7 +199,7 @@ def _settled(episode: Episode) -> bool:
     )
 
 
-def _stands_out(memory: Memory, loss: float) -> bool:
+def _stands_out(memory: Losses, loss: float) -> bool:
     """The fast test. Opens an episode and answers True, or takes the loss, clipped, into the statistics."""
     ready = memory.rows > GUARD and len(memory.near) >= 8 and len(memory.noise) >= 8
     if not ready:
@@ -217,7 +215,7 @@ def _stands_out(memory: Memory, loss: float) -> bool:
     return False
 
 
-def _bounds(memory: Memory) -> tuple[float, float, float]:
+def _bounds(memory: Losses) -> tuple[float, float, float]:
     """The level, what lies above it by more than is usual, and by so much that one row is enough."""
     level, tail = _level(memory.near), memory.noise.quantile(0.99)
     # The steep fall of a run's first losses is no noise: the latest rows know better.
@@ -238,7 +236,7 @@ def _sigma(noise: Window) -> float:
     return (noise.quantile(0.75) - noise.quantile(0.25)) / 1.349
 
 
-def _accept(memory: Memory, loss: float, level: float) -> None:
+def _accept(memory: Losses, loss: float, level: float) -> None:
     """The loss is the level's at once, and the noise's later: else a rise would widen its own bounds."""
     memory.near.push(loss)
     memory.waiting.append(loss - level)
@@ -246,7 +244,7 @@ def _accept(memory: Memory, loss: float, level: float) -> None:
         memory.noise.push(memory.waiting.pop(0))
 
 
-def _above_first(memory: Memory, loss: float) -> bool:
+def _above_first(memory: Losses, loss: float) -> bool:
     """While the noise is not known yet: two rows running above 1.25 × the run's first loss, and no mere jitter."""
     first = memory.first or 0.0
     jitter = median([abs(b - a) for a, b in pairwise(memory.near.values)] or [0.0])
@@ -259,7 +257,7 @@ def _above_first(memory: Memory, loss: float) -> bool:
     return False
 
 
-def _creep(memory: Memory, sample: Sample) -> None:
+def _creep(memory: Losses, sample: Sample) -> None:
     """The slow tests, or how a slow rise goes on."""
     memory.slow_rows.push(sample.loss)
     if memory.slow:
@@ -269,7 +267,7 @@ def _creep(memory: Memory, sample: Sample) -> None:
         memory.slow.diverged = True
 
 
-def _follow_slow(memory: Memory, episode: Episode, sample: Sample) -> None:
+def _follow_slow(memory: Losses, episode: Episode, sample: Sample) -> None:
     episode.follow(sample, memory.slow_rows.median)
     settled = _settled(episode)
     if settled or (episode.rows - episode.alarm >= SLOW // 2 and episode.healed(SLOW // 2)):
@@ -279,7 +277,7 @@ def _follow_slow(memory: Memory, episode: Episode, sample: Sample) -> None:
         memory.past_steps, memory.fresh = [], []
 
 
-def _over_past(memory: Memory, sample: Sample) -> Episode | None:
+def _over_past(memory: Losses, sample: Sample) -> Episode | None:
     """The median of the last 40 rows against an upper quantile of earlier such medians: a few percent are seen."""
     if len(memory.slow_rows) < SLOW:
         return None
@@ -300,7 +298,7 @@ def _over_past(memory: Memory, sample: Sample) -> Episode | None:
     return memory.begin(below + SLOW // 2, usual, bound, now)
 
 
-def _over_lowest(memory: Memory) -> Episode | None:
+def _over_lowest(memory: Losses) -> Episode | None:
     """A quarter above the lowest level since the last resume. A run too young for `_over_past` has this."""
     if memory.rows <= GUARD or len(memory.near) < NEAR or len(memory.noise) < GUARD:
         return None
@@ -312,7 +310,7 @@ def _over_lowest(memory: Memory) -> Episode | None:
     return memory.begin(memory.rows - int(row), low, bound, now) if now - low > bound else None
 
 
-def _findings(memory: Memory, snapshot: Snapshot) -> tuple[Finding, ...]:
+def _findings(memory: Losses, snapshot: Snapshot) -> tuple[Finding, ...]:
     open_ = [episode for episode in (memory.fast, memory.slow) if episode]
     diverged = [episode for episode in open_ if episode.diverged]
     if diverged:

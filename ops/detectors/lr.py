@@ -8,7 +8,7 @@ scheduler that was silently not restored restarts its warm-up, and the only sign
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -41,19 +41,26 @@ class Expected:
     certain: bool = True
 
 
-def step(
-    state: State, samples: Iterable[Sample], events: Iterable[LogEvent], snapshot: Snapshot
-) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Take in new samples: the new state, and `lr-mismatch` if the resumed LR is not the expected one."""
-    memory = {**EMPTY, **state}
-    for sample in samples:
-        if sample.lr is None or not isfinite(sample.lr):
-            continue
-        change = _change_between(snapshot, memory["last"], sample)
-        if change or _resumed(memory["last"], sample):
-            _begin(memory, change)
-        _row(memory, sample, snapshot)
-    return memory, (_finding(memory["open"], snapshot),) if memory["open"] else ()
+class Rates:
+    """The detector, and what it remembers."""
+
+    def __init__(self, state: State) -> None:
+        self.memory: dict[str, Any] = {**EMPTY, **state}
+
+    def dump(self) -> dict[str, Any]:
+        return self.memory
+
+    def take(self, line: Sample | LogEvent, snapshot: Snapshot) -> None:
+        if not isinstance(line, Sample) or line.lr is None or not isfinite(line.lr):
+            return
+        change = _change_between(snapshot, self.memory["last"], line)
+        if change or _resumed(self.memory["last"], line):
+            _begin(self.memory, change)
+        _row(self.memory, line, snapshot)
+
+    def findings(self, snapshot: Snapshot) -> tuple[Finding, ...]:
+        """`lr-mismatch` if the resumed LR is not the expected one."""
+        return (_finding(self.memory["open"], snapshot),) if self.memory["open"] else ()
 
 
 def _resumed(last: list[Any] | None, sample: Sample) -> bool:

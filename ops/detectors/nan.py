@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
@@ -13,26 +12,34 @@ HEALED = 20
 """So many finite rows running, and it was an overflow that passed."""
 
 
-def step(
-    state: State, samples: Iterable[Sample], events: Iterable[LogEvent], snapshot: Snapshot
-) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Take in new samples: the new state, and `loss-nan` while the loss is NaN or infinite."""
-    onset: dict[str, Any] | None = state.get("onset")
-    last = state.get("last")
-    finite: int = state.get("finite", 0)
-    before = Sample(step=last[0], loss=0.0, elapsed=last[1]) if last else None
-    for sample in samples:
-        if onset and stepped_back(before, sample) and sample.step <= onset["step"]:
-            onset = None
-        before = sample
-        finite = finite + 1 if isfinite(sample.loss) else 0
-        if not finite:
-            onset = onset or _onset(sample)
-        elif finite >= HEALED:
-            onset = None
-    seen = [before.step, before.elapsed] if before else None
-    new = {"onset": onset, "finite": min(finite, HEALED), "last": seen}
-    return new, (_finding(onset, snapshot),) if onset else ()
+class NotFinite:
+    """The detector, and what it remembers."""
+
+    def __init__(self, state: State) -> None:
+        self.onset: dict[str, Any] | None = state.get("onset")
+        self.finite: int = state.get("finite", 0)
+        last = state.get("last")
+        self.last = Sample(step=last[0], loss=0.0, elapsed=last[1]) if last else None
+
+    def dump(self) -> dict[str, Any]:
+        last = [self.last.step, self.last.elapsed] if self.last else None
+        return {"onset": self.onset, "finite": min(self.finite, HEALED), "last": last}
+
+    def take(self, line: Sample | LogEvent, snapshot: Snapshot) -> None:
+        if not isinstance(line, Sample):
+            return
+        if self.onset and stepped_back(self.last, line) and line.step <= self.onset["step"]:
+            self.onset = None
+        self.last = line
+        self.finite = self.finite + 1 if isfinite(line.loss) else 0
+        if not self.finite:
+            self.onset = self.onset or _onset(line)
+        elif self.finite >= HEALED:
+            self.onset = None
+
+    def findings(self, snapshot: Snapshot) -> tuple[Finding, ...]:
+        """`loss-nan` while the loss is NaN or infinite."""
+        return (_finding(self.onset, snapshot),) if self.onset else ()
 
 
 def _onset(sample: Sample) -> dict[str, Any]:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from ops.detectors.evidence import State, where
@@ -16,24 +15,29 @@ REMEMBERED = 50
 """Logged rows after which a failure that training survived is history."""
 
 
-def step(
-    state: State, samples: Iterable[Sample], events: Iterable[LogEvent], snapshot: Snapshot
-) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Take in new lines: the new state, and a `node-failure` for each node lost lately."""
-    failed: dict[str, dict[str, int]] = {node: dict(seen) for node, seen in state.get("failed", {}).items()}
-    last: int | None = state.get("last")
-    lines: list[Sample | LogEvent] = sorted((*samples, *events), key=lambda line: line.offset)
-    for line in lines:
+class NodeFailures:
+    """The detector, and what it remembers."""
+
+    def __init__(self, state: State) -> None:
+        self.failed: dict[str, dict[str, int]] = {node: dict(seen) for node, seen in state.get("failed", {}).items()}
+        self.last: int | None = state.get("last")
+
+    def dump(self) -> dict[str, Any]:
+        return {"failed": self.failed, "last": self.last}
+
+    def take(self, line: Sample | LogEvent, snapshot: Snapshot) -> None:
         if isinstance(line, Sample):
-            last = line.step
-            _logged(failed)
+            self.last = line.step
+            _logged(self.failed)
         elif line.kind == "node-failure":
-            failed.pop("", None)
-            failed[line.value] = _seen(line, last)
-        elif line.kind == "node-failure-step" and not any(seen["after"] == 0 for seen in failed.values()):
-            failed[""] = _seen(line, last)
-    findings = tuple(_finding(node, seen, snapshot) for node, seen in failed.items())
-    return {"failed": failed, "last": last}, findings
+            self.failed.pop("", None)
+            self.failed[line.value] = _seen(line, self.last)
+        elif line.kind == "node-failure-step" and not any(seen["after"] == 0 for seen in self.failed.values()):
+            self.failed[""] = _seen(line, self.last)
+
+    def findings(self, snapshot: Snapshot) -> tuple[Finding, ...]:
+        """A `node-failure` for each node lost lately."""
+        return tuple(_finding(node, seen, snapshot) for node, seen in self.failed.items())
 
 
 def _logged(failed: dict[str, dict[str, int]]) -> None:

@@ -18,6 +18,7 @@ NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)"
 CLOCK = re.compile(r"(?:(\d+)(?:-|\s*days?,\s*))?(\d+):(\d\d):(\d\d)")
 LOSS = ("per_token_loss", "loss", "lm loss", "lm_loss")
 RATE = ("lr", "learning rate", "learning_rate")
+NORM = ("grad_norm", "grad norm", "gnorm", "norm")
 
 
 def clean(raw: bytes) -> str:
@@ -52,6 +53,7 @@ def parse_sample(line: bytes, number: int = 0, offset: int = 0) -> Sample | None
         time=datetime.fromisoformat(head["time"]).astimezone().timestamp() if head["time"] else None,
         elapsed=_seconds(words.get("elapsed time", "")),
         total=int(head["total"]),
+        grad_norm=_first(fields, NORM),
         fields=fields,
     )
 

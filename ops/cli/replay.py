@@ -1,0 +1,69 @@
+"""`m4ops replay`: the detectors over a file that is finished, without a run, a queue or checkpoints."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ops.cli import session
+from ops.cli.session import json_option
+
+if TYPE_CHECKING:
+    from ops.model import LogView, Snapshot
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@json_option
+def replay(file: Path, as_json: bool) -> None:
+    """Run the detectors over a finished log, CSV, JSONL or trainer_state.json.
+
+    A CSV has the columns step,loss[,grad_norm,lr]. A finding whose verdict changes is told again under its new kind.
+    """
+    from ops import detectors
+    from ops.detectors.replay import replay as judge_again
+    from ops.views.replay import replay_json, replay_text
+
+    log = _read(file)
+    raised = judge_again(detectors.lines(log), _alone(log))
+    if as_json:
+        return session.out(replay_json(raised))
+    session.out(replay_text(raised, len(log.samples), session.color(), session.width()))
+
+
+def _read(file: Path) -> LogView:
+    """The file's samples and events. Raises BadInput."""
+    from ops.errors import BadInput
+    from ops.logs import read_log
+    from ops.logs.tables import read_table
+    from ops.model import LogView, Unknown
+
+    samples = read_table(file)
+    if samples is not None:
+        info = file.stat()
+        return LogView(file, info.st_size, info.st_mtime, samples, ())
+    log = read_log(file)
+    if isinstance(log, Unknown):
+        raise BadInput(log.reason)
+    return log
+
+
+def _alone(log: LogView) -> Snapshot:
+    """A picture in which there is nothing but the file."""
+    from ops.model import Run, Snapshot, Unknown
+
+    nothing = Unknown("a replay looks at one file")
+    return Snapshot(
+        run=Run(log.path.parent, log.path.name, log=log.path),
+        now=log.modified,
+        user=os.environ.get("USER", ""),
+        jobs=nothing,
+        pointer=nothing,
+        checkpoints=nothing,
+        log=log,
+        evals=nothing,
+        history=(),
+    )

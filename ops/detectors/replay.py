@@ -1,0 +1,56 @@
+"""What the detectors would have said, line by line: a finished log judged again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ops.detectors import STREAM
+from ops.model import Finding, LogEvent, Sample, Snapshot
+
+
+@dataclass
+class Raised:
+    """A finding, at the moment it was raised. `finding` is what was known of it in the end."""
+
+    detector: str
+    finding: Finding
+    row: int
+    """0-based: the logged point at which it was raised."""
+    resolved_row: int | None = None
+    """The logged point at which it was over, or got its next kind."""
+
+
+def replay(lines: Iterable[Sample | LogEvent], snapshot: Snapshot) -> list[Raised]:
+    """Every finding of the stream detectors in the order raised; one whose kind changes is raised again."""
+    streams = {name: make({}) for name, make in STREAM.items()}
+    raised: list[Raised] = []
+    running: dict[tuple[str, str], Raised] = {}
+    row = -1
+    for line in lines:
+        row += isinstance(line, Sample)
+        for name, stream in streams.items():
+            stream.take(line, snapshot)
+            found = stream.findings(snapshot)
+            if found or running:
+                raised += _compare(name, {f.key: f for f in found}, running, max(row, 0))
+    return raised
+
+
+def _compare(
+    detector: str, found: dict[str, Finding], running: dict[tuple[str, str], Raised], row: int
+) -> list[Raised]:
+    """Bring `running` up to what is found now; the findings that are new."""
+    for place in [place for place in running if place[0] == detector and place[1] not in found]:
+        running.pop(place).resolved_row = row
+    new = []
+    for key, finding in found.items():
+        old = running.get((detector, key))
+        if old and old.finding.kind == finding.kind:
+            old.finding = finding
+            continue
+        if old:
+            old.resolved_row = row
+        running[detector, key] = Raised(detector, finding, row)
+        new.append(running[detector, key])
+    return new

@@ -1,0 +1,91 @@
+"""What `m4ops replay` says of files made here."""
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ops.cli import cli
+
+
+def replay(file: Path) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(cli, ["replay", "--json", str(file)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def quiet(rows: int = 500) -> list[float]:
+    draw = random.Random(1)
+    return [2 + 3 / (1 + i / 20) + draw.gauss(0, 0.01) for i in range(rows)]
+
+
+def losses() -> list[float]:
+    """A quiet series with a spike of five rows at row 300."""
+    return [loss + (1.5 if 300 <= i < 305 else 0) for i, loss in enumerate(quiet())]
+
+
+def diverging() -> list[float]:
+    return [loss + (0.05 * (i - 300) if i >= 300 else 0) for i, loss in enumerate(quiet(400))]
+
+
+def write(folder: Path, form: str, values: list[float]) -> Path:
+    rows = [{"step": 10 * (i + 1), "loss": loss, "learning_rate": 1e-4} for i, loss in enumerate(values)]
+    file = folder / {"csv": "a.csv", "jsonl": "a.jsonl", "state": "trainer_state.json", "log": "main_log.txt"}[form]
+    if form == "csv":
+        text = "step,loss\n" + "".join(f"{r['step']},{r['loss']}\n" for r in rows)
+    elif form == "jsonl":
+        m4 = ({"iteration": f" {r['step']}/9000   1%", "set": "train", "per_token_loss": r["loss"]} for r in rows)
+        validation = '{"current step": 100, "set": "validation", "val_per_token_loss": 99.0, "per_token_loss": 99.0}\n'
+        text = "".join(json.dumps(row) + "\n" for row in m4) + validation + '{"torn": '
+    elif form == "state":
+        text = json.dumps({"global_step": 5000, "log_history": [*rows, {"step": 5000, "eval_loss": 1.0}]})
+    else:
+        text = "".join(f"iteration: {r['step']:5d}/9000   1% | per_token_loss: {r['loss']:.4f} |\n" for r in rows)
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "state", "log"])
+def test_the_same_series_says_the_same_in_every_form(tmp_path: Path, form: str) -> None:
+    (spike,) = replay(write(tmp_path, form, losses()))
+    assert (spike["detector"], spike["kind"], spike["severity"]) == ("loss", "loss-spike", "WARNING")
+    assert 300 <= spike["row"] <= 302
+    assert spike["step"] == 3010
+    assert spike["line"] == {"csv": 302, "jsonl": 301, "state": None, "log": 301}[form]
+    assert 305 <= spike["resolved_row"] <= 315
+    assert spike["node"] is None
+    assert spike["rank"] is None
+
+
+def test_a_verdict_that_changes_is_told_again(tmp_path: Path) -> None:
+    spike, divergence = replay(write(tmp_path, "csv", diverging()))
+    assert (spike["kind"], divergence["kind"]) == ("loss-spike", "loss-divergence")
+    assert spike["resolved_row"] == divergence["row"]
+    assert divergence["resolved_row"] is None
+    assert divergence["severity"] == "CRITICAL"
+
+
+def test_nan_is_told_at_its_row(tmp_path: Path) -> None:
+    (nan,) = replay(write(tmp_path, "csv", [*quiet(200), math.nan, math.nan]))
+    assert (nan["kind"], nan["row"], nan["step"]) == ("loss-nan", 200, 2010)
+
+
+def test_the_table_names_step_and_kind_and_nothing_is_said_to_be_nothing(tmp_path: Path) -> None:
+    told = CliRunner().invoke(cli, ["replay", str(write(tmp_path, "csv", diverging()))]).stdout
+    assert "loss-divergence" in told
+    assert "3020" in told
+    quiet = CliRunner().invoke(cli, ["replay", str(write(tmp_path, "csv", quiet(250)))]).stdout
+    assert quiet == "nothing to report in 250 logged points\n"
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.csv", "epoch,accuracy\n1,0.5\n"), ("trainer_state.json", "{")])
+def test_a_table_without_losses_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    done = CliRunner().invoke(cli, ["replay", str(tmp_path / name)])
+    assert done.exit_code == 1
+    assert name in str(done.exception)
