@@ -79,8 +79,8 @@ def test_the_table_names_step_and_kind_and_nothing_is_said_to_be_nothing(tmp_pat
     told = CliRunner().invoke(cli, ["replay", str(write(tmp_path, "csv", diverging()))]).stdout
     assert "loss-divergence" in told
     assert "3020" in told
-    quiet = CliRunner().invoke(cli, ["replay", str(write(tmp_path, "csv", quiet(250)))]).stdout
-    assert quiet == "nothing to report in 250 logged points\n"
+    nothing = CliRunner().invoke(cli, ["replay", str(write(tmp_path, "csv", quiet(250)))]).stdout
+    assert nothing == "nothing to report in 250 logged points\n"
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.csv", "epoch,accuracy\n1,0.5\n"), ("trainer_state.json", "{")])
