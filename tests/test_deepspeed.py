@@ -1,0 +1,114 @@
+"""Real DeepSpeed ZeRO-1, 2 and 3 with two ranks: m4ops changes its checkpoints, and DeepSpeed resumes from them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import runs
+
+STAGES = (1, 2, 3)
+RANKS = (0, 1)
+SAVED, END = 4, 10
+FACTOR = 0.7
+pytestmark = pytest.mark.xdist_group("deepspeed")
+
+
+def launch(folders: list[Path], until: int) -> None:
+    """Train the runs, one after the other, with two processes."""
+    trainer = Path(__file__).with_name("sharded_trainer.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(trainer)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # DeepSpeed builds with ninja
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PATH": path}
+    done = subprocess.run(
+        [*command, "--until", str(until), *map(str, folders)], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """For each stage a run resumed as it was saved, with its LR scaled, and with its optimizer reset."""
+
+    root: Path
+
+    def run(self, kind: str, stage: int) -> Path:
+        return self.root / kind / f"zero-{stage}"
+
+    def shards(self, kind: str, stage: int) -> dict[str, bytes]:
+        """Every file of the saved checkpoint as it lay there when the resume began."""
+        return {k: v for k, v in json_bytes(self.root / f"{kind}.tree").items() if k.startswith(f"zero-{stage}/")}
+
+    def steps(self, kind: str, stage: int, rank: int) -> list[dict[str, float]]:
+        """What the resumed rank noted before each of its steps."""
+        lines = (self.run(kind, stage) / f"lrs.{rank}.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines][SAVED:]
+
+
+def json_bytes(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str, str], str]) -> Sharded:
+    """Two launches for all tests: one saves every stage, one resumes every stage from every kind of checkpoint."""
+    need("g++", "g++")
+    root = tmp_path_factory.mktemp("zero")
+    launch([root / "saved" / f"zero-{stage}" for stage in STAGES], SAVED)
+    kinds = {"plain": (), "scaled": ("scale-lr", str(FACTOR)), "fresh": ("reset-optimizer",)}
+    for kind, words in kinds.items():
+        shutil.copytree(root / "saved", root / kind)
+        for stage in STAGES if words else ():
+            run = root / kind / f"zero-{stage}"
+            (run / "latest_opt_step_dir").write_text(str(run / f"opt_step-{SAVED}"))
+            before = runs.tree(run)
+            for step in ((*words, "-y"), ("undo", "-y"), (*words, "-y")):
+                said = runs.m4ops("--run", str(run), *step)
+                assert said.code == 0, said.err
+                assert (runs.tree(run) == before) == (step[0] == "undo")
+        for stage in STAGES:
+            run = root / kind / f"zero-{stage}"
+            (run / "latest_opt_step_dir").write_text(str(run / f"opt_step-{SAVED}"))
+        shutil.copytree(root / kind, root / f"{kind}.tree", ignore=shutil.ignore_patterns(".m4ops"))
+    launch([root / kind / f"zero-{stage}" for kind in kinds for stage in STAGES], END)
+    return Sharded(root)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_rank_resumes_with_the_scaled_curve_from_its_first_step(sharded: Sharded, stage: int) -> None:
+    for rank in RANKS:
+        plain, scaled = (sharded.steps(kind, stage, rank) for kind in ("plain", "scaled"))
+        assert [line["step"] for line in scaled] == list(range(SAVED + 1, END + 1))
+        assert len({tuple(line["lrs"]) for line in plain}) > 2
+        for a, b in zip(plain, scaled, strict=True):
+            assert b["lrs"] == pytest.approx([FACTOR * lr for lr in a["lrs"]], rel=1e-12, abs=0)
+        assert scaled[0]["moments"] == plain[0]["moments"] == SAVED
+        assert scaled[0]["masters"] == plain[0]["masters"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_reset_leaves_every_rank_its_master_weights_and_lr(sharded: Sharded, stage: int) -> None:
+    for rank in RANKS:
+        plain, fresh = (sharded.steps(kind, stage, rank) for kind in ("plain", "fresh"))
+        assert (plain[0]["moments"], fresh[0]["moments"]) == (SAVED, 0)
+        assert fresh[0]["masters"] == plain[0]["masters"]
+        assert [line["lrs"] for line in fresh] == [line["lrs"] for line in plain]
+        assert fresh[1]["masters"] != plain[1]["masters"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_only_the_lr_and_its_checksums_are_written(sharded: Sharded, stage: int) -> None:
+    before, after = sharded.shards("plain", stage), sharded.shards("scaled", stage)
+    assert before.keys() == after.keys()
+    differ = {name.rpartition("/")[2]: name for name in before if before[name] != after[name]}
+    differ.pop("latest_opt_step_dir")
+    expected = {f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in RANKS}
+    assert differ.keys() == expected | {"custom_checkpoint_0.pkl"}
+    for name in differ.values():
+        changed = sum(a != b for a, b in zip(before[name], after[name], strict=True))
+        assert changed <= 4 * 8 + 2 * 4
