@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from ops import actions as act
 from ops.actions import Action
 from ops.errors import BadInput
-from ops.model import Expectation
+from ops.model import Expectation, Run
 
 SCHEMA = "m4ops.plan/1"
 
@@ -99,6 +100,18 @@ def loads(text: str) -> Plan:
         return from_json(json.loads(text))
     except ValueError as error:
         raise BadInput(f"the plan is no JSON: {error}") from None
+
+
+def foreign(plan: Plan, run: Run) -> tuple[str, ...]:
+    """Paths the plan changes that are not the run's own: a plan from a file may name anything."""
+    own = {run.evals, run.kill_switch, run.save_switch, run.trainer_config}
+    results = run.evals.parent if run.evals else None
+
+    def belongs(path: PurePath) -> bool:
+        within = path.is_relative_to(run.dir) and path != run.dir
+        return ".." not in path.parts and (within or path in own or path.parent == results)
+
+    return tuple(p for a in plan.actions for p in act.paths(a) if not belongs(PurePath(p)))
 
 
 def grew(old: tuple[Action, ...], new: tuple[Action, ...]) -> str:

@@ -49,6 +49,8 @@ def apply(ctx: click.Context, what: str, dry_run: bool, yes: bool, assume_stoppe
         raise BadInput(f"the plan cannot be read: {error}", what) from None
     if Path(made.run) != run.dir:
         raise Refused(f"the plan is for {made.run}", str(run.dir), f"m4ops --run {made.run} apply {what}")
+    if strange := plans.foreign(made, run):
+        raise Refused(f"the plan changes what is not this run's: {', '.join(strange[:3])}", what, "make the plan here")
     _carry(ctx, run, _assumed(made, assume_stopped), dry_run, yes)
 
 
