@@ -17,7 +17,6 @@ from pathlib import Path
 
 from ops.demo import scheduler
 from ops.demo.scheduler import runner, state
-from ops.demo.scheduler.stop import stop
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME, JOB, WANDB = "tr_190_01_64n", 1943824, "3fj2k1ab"
@@ -317,8 +316,3 @@ def interrupted(page: Page) -> None:
     with subprocess.Popen(argv, cwd=page.run, env=dict(page.env), stdout=subprocess.DEVNULL) as rewind:
         wait_for((page.folder / "kill_switch").exists, "a set kill switch")
         rewind.kill()
-
-
-def end(page: Page) -> None:
-    """Nothing of the page's scheduler is left running."""
-    stop(page.slurm)

@@ -14,6 +14,7 @@ import pytest
 
 from ops import config
 from ops.cli import COMMANDS, cli
+from ops.demo.scheduler.stop import stop
 
 ROOT = docs_run.ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "runbooks").glob("*.md"))]
@@ -77,8 +78,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("story", [s for s in STORIES if s.run], ids=str)
 def test_commands_of_a_page_do_what_it_shows(story: Story, saved: Path, tmp_path: Path) -> None:
-    page = docs_run.prepare(saved, tmp_path, story.run)
     try:
+        page = docs_run.prepare(saved, tmp_path, story.run)
         for step in story.steps:
             code, said = page.bash(step.command)
             assert code == step.exit_code, f"$ {step.command}\n{said}\nexit {code}"
@@ -86,7 +87,7 @@ def test_commands_of_a_page_do_what_it_shows(story: Story, saved: Path, tmp_path
                 step.shown
             )
     finally:
-        docs_run.end(page)
+        stop(tmp_path / "slurm")
 
 
 def matches(shown: tuple[str, ...], said: str) -> bool:
