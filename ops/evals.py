@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
 from ops.model import EvalLine, Evals, Unknown
 
 _STEP = re.compile(r"/opt_step-(\d+)(?:/unwrapped_model)?/?$")
-_ARCHIVE = re.compile(r"_evaluations_archive_exp_(\d+)\.jsonl$")
 
 
 def read(path: Path | None) -> Evals | Unknown:
-    """Every line of the evaluations file, with the step of the checkpoint it belongs to."""
+    """Every line of the evaluations file, with the step of the checkpoint it belongs to. A symbolic link is followed."""
     if path is None:
         return Unknown('no evaluations file found; m4ops.toml can name one: evals = "…"')
+    path = Path(os.path.realpath(path))
     try:
-        content = path.read_bytes()
+        content, archives = path.read_bytes(), _archives(path)
     except OSError as error:
         return Unknown(f"{path}: {error.strerror}")
     parsed = tuple(parse(n, raw) for n, raw in enumerate(lines_of(content), 1))
-    return Evals(path, "sha256:" + hashlib.sha256(content).hexdigest(), parsed, _archives(path))
+    return Evals(path, "sha256:" + hashlib.sha256(content).hexdigest(), parsed, archives)
 
 
 def lines_of(content: bytes) -> list[bytes]:
@@ -61,13 +62,8 @@ def parse(number: int, raw: bytes) -> EvalLine:
     )
 
 
-def archive_path(path: Path, number: int) -> Path:
-    """`{run}_evaluations_archive_exp_{K}.jsonl` beside `{run}_evaluations.jsonl`."""
-    stem = path.name.removesuffix(".jsonl")
-    return path.with_name(f"{stem}_archive_exp_{number}.jsonl")
-
-
 def _archives(path: Path) -> tuple[int, ...]:
-    stem = path.name.removesuffix("_evaluations.jsonl")
-    found = (_ARCHIVE.search(p.name) for p in path.parent.iterdir() if p.name.startswith(stem))
+    """The K of each archive of this very file: another run's name may begin alike."""
+    name = re.compile(re.escape(path.name.removesuffix(".jsonl")) + r"_archive_exp_(\d+)\.jsonl")
+    found = (name.fullmatch(p.name) for p in path.parent.iterdir())
     return tuple(sorted(int(m.group(1)) for m in found if m))
