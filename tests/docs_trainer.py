@@ -53,8 +53,9 @@ def save():
     print(f"** Saving finished at `{target}` **", flush=True)
 
 
+until = time.monotonic() + 120  # never longer, whoever has forgotten it
 rate, level, noise = learning_rate(), infos["train_logs"]["per_token_loss"], random.Random(first)
-while True:
+while time.monotonic() < until:
     if kill_switch.exists():
         told.append(f"Kill switch activated (Don't forget to remove {kill_switch})")
     asked = save_switch.exists()
