@@ -63,8 +63,8 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-# cred_expire: how long a requeued job waits before it may start again (default 120 s)
-AuthInfo=socket={folder}/run/munge.sock,cred_expire=2
+# cred_expire: how long a requeued job waits before it may start again (default 120 s; less than 5 is not taken)
+AuthInfo=socket={folder}/run/munge.sock,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/run/slurmctld.pid
