@@ -16,7 +16,6 @@ STAGES = (1, 2, 3)
 RANKS = (0, 1)
 SAVED, END = 4, 10
 FACTOR = 0.7
-pytestmark = pytest.mark.xdist_group("deepspeed")
 
 
 def launch(folders: list[Path], until: int) -> None:
@@ -40,7 +39,7 @@ class Sharded:
     def run(self, kind: str, stage: int) -> Path:
         return self.root / kind / f"zero-{stage}"
 
-    def shards(self, kind: str, stage: int) -> dict[str, bytes]:
+    def files(self, kind: str, stage: int) -> dict[str, bytes]:
         """Every file of the saved checkpoint as it lay there when the resume began."""
         return {k: v for k, v in json_bytes(self.root / f"{kind}.tree").items() if k.startswith(f"zero-{stage}/")}
 
@@ -54,11 +53,8 @@ def json_bytes(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-@pytest.fixture(scope="module")
-def sharded(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str, str], str]) -> Sharded:
-    """Two launches for all tests: one saves every stage, one resumes every stage from every kind of checkpoint."""
-    need("g++", "g++")
-    root = tmp_path_factory.mktemp("zero")
+def resumed(root: Path) -> Sharded:
+    """Two launches in all: one saves every stage, one resumes every stage from every kind of checkpoint."""
     launch([root / "saved" / f"zero-{stage}" for stage in STAGES], SAVED)
     kinds = {"plain": (), "scaled": ("scale-lr", str(FACTOR)), "fresh": ("reset-optimizer",)}
     for kind, words in kinds.items():
@@ -79,8 +75,17 @@ def sharded(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str, str],
     return Sharded(root)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_rank_resumes_with_the_scaled_curve_from_its_first_step(sharded: Sharded, stage: int) -> None:
+def test_deepspeed_resumes_from_what_m4ops_changed(tmp_path: Path, need: Callable[[str, str], str]) -> None:
+    """One test, so that parallel workers do not each launch DeepSpeed for their share."""
+    need("g++", "g++")
+    sharded = resumed(tmp_path)
+    for stage in STAGES:
+        every_rank_has_the_scaled_curve_from_its_first_step(sharded, stage)
+        a_reset_leaves_every_rank_its_master_weights_and_lr(sharded, stage)
+        only_the_lr_and_its_checksums_are_written(sharded, stage)
+
+
+def every_rank_has_the_scaled_curve_from_its_first_step(sharded: Sharded, stage: int) -> None:
     for rank in RANKS:
         plain, scaled = (sharded.steps(kind, stage, rank) for kind in ("plain", "scaled"))
         assert [line["step"] for line in scaled] == list(range(SAVED + 1, END + 1))
@@ -91,8 +96,7 @@ def test_every_rank_resumes_with_the_scaled_curve_from_its_first_step(sharded: S
         assert scaled[0]["masters"] == plain[0]["masters"]
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_reset_leaves_every_rank_its_master_weights_and_lr(sharded: Sharded, stage: int) -> None:
+def a_reset_leaves_every_rank_its_master_weights_and_lr(sharded: Sharded, stage: int) -> None:
     for rank in RANKS:
         plain, fresh = (sharded.steps(kind, stage, rank) for kind in ("plain", "fresh"))
         assert (plain[0]["moments"], fresh[0]["moments"]) == (SAVED, 0)
@@ -101,9 +105,8 @@ def test_a_reset_leaves_every_rank_its_master_weights_and_lr(sharded: Sharded, s
         assert fresh[1]["masters"] != plain[1]["masters"]
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_only_the_lr_and_its_checksums_are_written(sharded: Sharded, stage: int) -> None:
-    before, after = sharded.shards("plain", stage), sharded.shards("scaled", stage)
+def only_the_lr_and_its_checksums_are_written(sharded: Sharded, stage: int) -> None:
+    before, after = sharded.files("plain", stage), sharded.files("scaled", stage)
     assert before.keys() == after.keys()
     differ = {name.rpartition("/")[2]: name for name in before if before[name] != after[name]}
     differ.pop("latest_opt_step_dir")
