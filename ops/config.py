@@ -34,6 +34,10 @@ class Config:
     """The config file that the next job will read; needed for `--reset-optimizer` by the trainer's own switch."""
     sinks: tuple[str, ...] = ()
     """Where `m4ops check` sends new findings: `stdout:`, `https://…`, `mailto:…`, `smtp://host:port/…`."""
+    cluster: str = ""
+    """The Slurm cluster of the run's jobs, given to Slurm's commands as `-M`; default: the one they mean themselves."""
+    operators: tuple[str, ...] = ()
+    """Users whose `m4ops request` the owner's `m4ops check` carries out; the file must be writable by its owner alone."""
     roots: tuple[str, ...] = ()
     """Folders whose sub-folders are runs; for `--run NAME`."""
 

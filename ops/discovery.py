@@ -46,6 +46,12 @@ def names(env: dict[str, str]) -> tuple[str, ...]:
     return tuple(sorted(d.name for root in roots(env) if root.is_dir() for d in root.iterdir() if _looks_like_run(d)))
 
 
+def folders(env: dict[str, str]) -> tuple[Path, ...]:
+    """Every run's folder under the configured roots, each once."""
+    found = (d for root in roots(env) if root.is_dir() for d in root.iterdir() if _looks_like_run(d))
+    return tuple(sorted({Path(os.path.realpath(d)) for d in found}))
+
+
 def _named(said: str, cwd: Path, env: dict[str, str]) -> tuple[Run, cfg.Config]:
     path = cwd / said
     if path.is_dir():
@@ -101,6 +107,7 @@ def describe(folder: Path) -> tuple[Run, cfg.Config]:
         kill_switch=place("kill_switch", said.get("kill_switch_path")),
         save_switch=place("save_switch", said.get("save_switch_path")),
         trainer_config=place("trainer_config"),
+        cluster=config.cluster,
     )
     return run, config
 

@@ -52,6 +52,8 @@ class Run:
     save_switch: Path | None = None
     trainer_config: Path | None = None
     """The config the *next* job will read (named in m4ops.toml), not a `{job_id}_config.yaml` of the last one."""
+    cluster: str = ""
+    """The Slurm cluster that is asked by `-M` (named in m4ops.toml); empty: the one Slurm itself means."""
 
     def checkpoint(self, step: int) -> Path:
         return self.dir / f"opt_step-{step}"
@@ -104,6 +106,28 @@ class Job:
             or "requeued in held state" in self.reason
             or self.state in ("REQUEUE_HOLD", "SPECIAL_EXIT")
         )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a job or array task: a requeued job has several. `end` is None while it runs or is unknown."""
+
+    raw_id: str
+    id: str
+    start: float
+    nodes: str = ""
+    state: str = ""
+    """How it ended (`NODE_FAIL`, `TIMEOUT`, `REQUEUED`, …); empty while that is unknown."""
+    exit_code: str = ""
+    end: float | None = None
+    failed: tuple[str, ...] = ()
+    """The nodes whose failure ended it, as Slurm's node events tell."""
+    why: str = ""
+    """Slurm's reason for the node's state."""
+
+    @property
+    def key(self) -> tuple[str, float]:
+        return self.raw_id, self.start
 
 
 @dataclass(frozen=True)
@@ -287,6 +311,8 @@ class Snapshot:
     folders: tuple[str, ...] = ()
     """Sub-folders of `discarded/`, relative to it; `''` when `discarded/` itself exists."""
     trainer_config: str | Unknown = Unknown("m4ops.toml names no trainer config")
+    attempts: tuple[Attempt, ...] | Unknown = ()
+    """Attempts of the run's jobs that have ended, oldest first, as far as accounting was asked for them."""
 
 
 @dataclass(frozen=True)

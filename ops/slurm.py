@@ -16,13 +16,18 @@ TIMEOUT = 15.0
 """Seconds m4ops waits for a controller: MessageTimeout's default (10 s) and some."""
 _SEPARATOR = "\x1f"
 _FIELDS = ("%F", "%K", "%A", "%T", "%r", "%N", "%D", "%S", "%e", "%V", "%u", "%Z", "%k", "%j")
+_WITH_CLUSTER = ("squeue", "sinfo", "sbatch", "scancel", "scontrol", "sacct")
 TAG = "m4ops:"
 """A job's comment names its run's SAVE_DIR after this."""
 
 
-def queue(shell: Shell) -> tuple[Job, ...] | Unknown:
-    """Every job in the queue, of everybody: one question. A controller that does not answer is Unknown."""
-    answer = shell(("squeue", "-h", "-o", _SEPARATOR.join(_FIELDS)), TIMEOUT)
+def queue(shell: Shell, ended: bool = False) -> tuple[Job, ...] | Unknown:
+    """Every job in the queue, of everybody: one question. A controller that does not answer is Unknown.
+
+    `ended`: also those that Slurm still remembers (MinJobAge, 300 s by default).
+    """
+    which = ("-t", "all") if ended else ()
+    answer = shell(("squeue", "-h", *which, "-o", _SEPARATOR.join(_FIELDS)), TIMEOUT)
     if answer.returncode != 0:
         return Unknown(_first_line(answer) or f"squeue ended with {answer.returncode}")
     return parse_queue(answer.stdout)
@@ -65,6 +70,15 @@ def jobs_of(run: Run, owner: str, queued: tuple[Job, ...] | Unknown) -> tuple[Jo
         or (j.name == run.name and j.user == owner)
         or (j.workdir + "/").startswith(below)
     )
+
+
+def on(cluster: str, shell: Shell) -> Shell:
+    """The shell with Slurm's commands asking this cluster (`-M`); with none named, the shell itself."""
+
+    def ask(argv: Sequence[str], timeout: float) -> Answer:
+        return shell((argv[0], "-M", cluster, *argv[1:]) if argv[0] in _WITH_CLUSTER else argv, timeout)
+
+    return ask if cluster else shell
 
 
 def order(shell: Shell, verb: str, job: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from ops import evals, journal, slurm
@@ -17,13 +18,15 @@ TAIL = 1 << 18
 """Bytes of the log's end that a look reads; a change reads the whole log."""
 
 
-def read(run: Run, shell: Shell, now: float, whole_log: bool = False) -> Snapshot:
-    """One picture of the run. `whole_log`: all samples, not the newest alone."""
+def read(
+    run: Run, shell: Shell, now: float, whole_log: bool = False, known: tuple[Job, ...] | Unknown | None = None
+) -> Snapshot:
+    """One picture of the run. `whole_log`: all samples, not the newest alone. `known`: its jobs, asked for already."""
     return Snapshot(
         run=run,
         now=now,
         user=user(),
-        jobs=jobs(run, shell),
+        jobs=jobs(run, shell) if known is None else known,
         pointer=m4.pointer(run),
         checkpoints=m4.read(run),
         log=_log(run, whole_log),
@@ -53,7 +56,12 @@ def _with_states(checkpoint: Checkpoint) -> Checkpoint:
 
 def jobs(run: Run, shell: Shell) -> tuple[Job, ...] | Unknown:
     """The run's jobs, by one `squeue`."""
-    return slurm.jobs_of(run, _name(_owner(run.dir)), slurm.queue(shell))
+    return slurm.jobs_of(run, owner(run), slurm.queue(shell))
+
+
+def owner(run: Run) -> str:
+    """The user to whom the run's folder belongs."""
+    return _name(_owner(run.dir))
 
 
 def user() -> str:
@@ -61,6 +69,7 @@ def user() -> str:
     return _name(os.geteuid())
 
 
+@lru_cache
 def _name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name

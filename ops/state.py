@@ -70,18 +70,35 @@ def load(run: Run) -> Memory:
 
 def save(run: Run, memory: Memory) -> None:
     """Save, whole or not at all. Raises OpsError when the disk does not take it. Hold the run's lease."""
+    _save(folder(run) / FILE, json.dumps(_to_json(memory)).encode())
+
+
+def _save(file: Path, content: bytes) -> None:
     from ops import lease as leases
 
-    file = folder(run) / FILE
     leases.make_folder(file.parent)
     try:
-        _replace(file, json.dumps(_to_json(memory)).encode())
+        _replace(file, content)
     except OSError as error:
         raise OpsError(
             f"cannot keep the bookkeeping: {error.strerror}",
             where=str(file),
             hint="make room or ask for write access",
         ) from None
+
+
+def kept(run: Run, name: str) -> Mapping[str, Any]:
+    """Another piece of bookkeeping, a JSON object of its own file; empty where there is none that can be used."""
+    try:
+        data = json.loads((folder(run) / name).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def keep(run: Run, name: str, data: Mapping[str, Any]) -> None:
+    """Keep such a piece, whole or not at all. Raises OpsError. Hold the run's lease."""
+    _save(folder(run) / name, json.dumps(data).encode())
 
 
 @contextmanager

@@ -22,6 +22,7 @@ def private_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         patch.setenv("XDG_STATE_HOME", str(home / "state"))
         patch.setenv("XDG_CONFIG_HOME", str(home / "config"))
         patch.setenv("WANDB_MODE", "offline")
+        patch.setenv("M4OPS_QUEUE_AGE", "0")
         yield
 
 

@@ -299,7 +299,7 @@ def test_a_node_failure() -> None:
     (finding,) = found(rows, lost, snapshot)
     assert (finding.severity, finding.node, finding.step, finding.line) == (Severity.CRITICAL, "n37", 750, 31)
     assert finding.evidence == (f"{LOG}:31",)
-    assert finding.actions == ("scontrol update JobId=7 ExcNodeList=n37", "m4ops requeue")
+    assert finding.actions == ("m4ops exclude n37", "m4ops requeue")
     late = series([2.0] * 5, first=775, line=40)
     (after,) = found(rows + late, lost, snapshot)
     assert after.severity is Severity.WARNING

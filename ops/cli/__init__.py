@@ -12,7 +12,7 @@ import click
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "status": ("look", "One screen: jobs, progress, checkpoints, pointer, what is wrong."),
-        "check": ("look", "For cron: exit 0, 1, 2 or 3; new findings go to the sinks, known ones are quiet."),
+        "check": ("check", "For cron: exit 0, 1, 2 or 3; new findings go to the sinks, known ones are quiet."),
         "checkpoints": ("look", "Every checkpoint: complete or not, age, wandb id, what does not belong."),
         "evals": ("look", "Scores by step; torn and foreign lines by number."),
         "history": ("look", "Every change made by m4ops: what, who, when, undone or not."),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ops import executor, snapshot
+from ops import executor, recent, slurm, snapshot
 from ops import plan as plans
 from ops.actions import Action, Schedule, WaitFor
 from ops.checkpoints import m4
@@ -100,7 +100,7 @@ def carried(ctx: click.Context, run: Run, made: Plan) -> str:
 
 def world(run: Run, shown: frozenset[str] = frozenset()) -> World:
     """The outside as the executor sees it, for this run. Of what was `shown`, only what takes time is told again."""
-    shell = session.scheduler()
+    shell = slurm.on(run.cluster, recent.forgetting(session.scheduler()))
 
     def told(action: Action) -> None:
         if isinstance(action, Schedule | WaitFor) or action.describe() not in shown:

@@ -1,15 +1,15 @@
-"""The Look commands. None of them changes the run; `check` keeps m4ops's own memory."""
+"""The Look commands. None of them changes the run."""
 
 from __future__ import annotations
 
-import sys
+import time
 
 import click
 
 from ops.cli import session
 from ops.cli.session import json_option
 from ops.errors import OpsError
-from ops.model import LogView, Severity, Snapshot, Unknown
+from ops.model import LogView, Snapshot, Unknown
 
 
 @click.command()
@@ -17,10 +17,10 @@ from ops.model import LogView, Severity, Snapshot, Unknown
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
     """One screen: jobs, progress, checkpoints, pointer, what is wrong."""
-    from ops import state
+    from ops import state, tick
 
     run, _ = session.find(ctx)
-    seen = session.look(run)
+    seen = tick.look([run], session.lately(), time.time(), keeping=False)[0].snapshot
     findings = session.findings(seen, state.load(run))
     if as_json:
         from ops.views import data
@@ -29,56 +29,6 @@ def status(ctx: click.Context, as_json: bool) -> None:
     from ops.views.status import status_text
 
     session.out(status_text(seen, findings, session.color(), session.width()))
-
-
-@click.command()
-@json_option
-@click.option(
-    "--sink",
-    "sinks",
-    multiple=True,
-    metavar="URI",
-    help="stdout:, https://…, mailto:…, smtp://host:port/… (more than m4ops.toml says).",
-)
-@click.pass_context
-def check(ctx: click.Context, as_json: bool, sinks: tuple[str, ...]) -> None:
-    """For cron: exit 0, 1, 2 or 3; new findings go to the sinks, known ones are quiet.
-
-    The exit code is the worst finding's, as Nagios has them: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN.
-    """
-    from ops import state
-    from ops.alerts.notify import notify
-    from ops.alerts.sinks import parse
-    from ops.errors import Busy
-    from ops.views.status import verdict
-
-    try:
-        run, config = session.find(ctx)
-        targets = (*config.sinks, *sinks)
-        for sink in targets:
-            parse(sink)
-        seen = session.look(run)
-        try:
-            with state.lease(run, "tick", 300):
-                memory = state.load(run)
-                if memory.problem:
-                    session.say(f"m4ops check: {memory.problem}")
-                findings, memory = session.judged(seen, memory)
-                told = targets or (() if as_json else ("stdout:",))
-                memory, failures = notify(run, memory, findings, told, seen.now) if told else (memory, ())
-                state.save(run, memory)
-        except Busy:
-            findings, failures = session.findings(seen, state.load(run)), ()
-    except (OpsError, OSError) as error:
-        session.say(f"m4ops check: UNKNOWN: {error}")
-        sys.exit(int(Severity.UNKNOWN))
-    for failure in failures:
-        session.say(str(failure))
-    if as_json:
-        from ops.views import data
-
-        session.out(data.dumps(data.check_json(seen, findings)))
-    sys.exit(int(verdict(seen, findings)))
 
 
 @click.command()
@@ -108,7 +58,7 @@ def history(ctx: click.Context, as_json: bool) -> None:
 def _table(ctx: click.Context, as_json: bool, what: str, inspect: bool = False) -> None:
     from ops.views import data, tables
 
-    seen = session.look(session.find(ctx)[0])
+    seen = session.look(session.find(ctx)[0], recent=True)
     if inspect:
         seen = _looked_into(seen)
     if as_json:
@@ -142,7 +92,7 @@ def _looked_into(seen: Snapshot) -> Snapshot:
 def plot(ctx: click.Context, as_json: bool, field: str, height: int) -> None:
     """The loss in the terminal, discarded branches shown as such."""
     run, _ = session.find(ctx)
-    log = session.look(run, whole_log=True).log
+    log = session.look(run, whole_log=True, recent=True).log
     if not isinstance(log, LogView):
         raise OpsError(f"the log is UNKNOWN: {log.reason}", str(run.dir), "m4ops status")
     if as_json:

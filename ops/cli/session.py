@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ops import discovery, shell, snapshot
+from ops import discovery, recent, shell, slurm, snapshot
 from ops.config import Config
 from ops.errors import BadInput, Refused
 from ops.model import Finding, LogView, Run, Snapshot, Unknown
@@ -48,9 +48,15 @@ def embedded(root: Path) -> Shell:
     return ask
 
 
-def look(run: Run, whole_log: bool = False) -> Snapshot:
-    """One picture of the run, now."""
-    return snapshot.read(run, scheduler(), time.time(), whole_log)
+def lately() -> Shell:
+    """The same for commands that only look: the queue may be a few seconds old (`ops.recent`)."""
+    return recent.kept(scheduler())
+
+
+def look(run: Run, whole_log: bool = False, recent: bool = False) -> Snapshot:
+    """One picture of the run, now. `recent`: its queue may be a few seconds old."""
+    shell = slurm.on(run.cluster, lately() if recent else scheduler())
+    return snapshot.read(run, shell, time.time(), whole_log)
 
 
 def findings(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:

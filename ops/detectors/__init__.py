@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from ops.detectors import checkpoint, loss, lr, nan, node, queue, stall
+from ops.detectors import attempt, checkpoint, loss, lr, nan, node, queue, stall
 from ops.model import Finding, LogEvent, LogView, Sample, Severity, Snapshot
 
 
@@ -32,7 +32,7 @@ STREAM: Mapping[str, Callable[[Mapping[str, Any]], Stream]] = {
     "node": node.NodeFailures,
     "lr": lr.Rates,
 }
-LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (queue.look, stall.look, checkpoint.look)
+LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (queue.look, attempt.look, stall.look, checkpoint.look)
 
 WORST = (Severity.CRITICAL, Severity.UNKNOWN, Severity.WARNING, Severity.OK)
 

@@ -71,6 +71,5 @@ def _finding(node: str, seen: dict[str, int], snapshot: Snapshot) -> Finding:
 def _actions(node: str, snapshot: Snapshot) -> tuple[str, ...]:
     """A scheduler hands the same faulty node out again."""
     jobs = snapshot.jobs if isinstance(snapshot.jobs, tuple) else ()
-    pending = [job.array_id for job in jobs if job.pending]
-    exclude = (f"scontrol update JobId={pending[0]} ExcNodeList={node}",) if pending and node else ()
+    exclude = (f"m4ops exclude {node}",) if node and any(job.pending for job in jobs) else ()
     return (*exclude, "m4ops requeue")

@@ -16,7 +16,19 @@ from typing import Any
 
 from ops import plan as plans
 from ops.detectors.promise import overall
-from ops.model import Change, Checkpoint, Evals, Finding, Job, LogView, Pointer, Sample, Snapshot, Unknown
+from ops.model import (
+    Change,
+    Checkpoint,
+    Evals,
+    Finding,
+    Job,
+    LogView,
+    Pointer,
+    Sample,
+    Severity,
+    Snapshot,
+    Unknown,
+)
 from ops.views import words
 from ops.views.findings import worst_first
 from ops.views.promises import checks_of
@@ -81,6 +93,22 @@ def check_json(snapshot: Snapshot, findings: Sequence[Finding]) -> Data:
         "verdict": worst.name,
         "exit_code": int(worst),
         "findings": [_finding(f) for f in worst_first(findings)],
+    }
+
+
+def checks_json(runs: Sequence[Data], lost: Sequence[Data], worst: Severity) -> Data:
+    """`m4ops.checks/1`: several runs by one look.
+
+    - `schema`; `verdict`, `exit_code`: the worst run's
+    - `runs`: list of `m4ops.check/1`
+    - `unknown`: list of {`name`, `dir`, `why`}: the runs that could not be looked at
+    """
+    return {
+        "schema": "m4ops.checks/1",
+        "verdict": worst.name,
+        "exit_code": int(worst),
+        "runs": list(runs),
+        "unknown": list(lost),
     }
 
 

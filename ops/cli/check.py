@@ -1,0 +1,160 @@
+"""`m4ops check`: what cron runs. One question to the scheduler a tick, however many runs are looked at."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ops.cli import session
+from ops.cli.session import json_option
+from ops.errors import Busy, OpsError
+from ops.model import Finding, Run, Severity, Snapshot
+
+if TYPE_CHECKING:
+    from ops.alerts.sinks import Failure
+    from ops.config import Config
+    from ops.tick import Seen
+
+LEASE = 300
+"""Seconds a tick may be silent before another takes its place."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A run's verdict; without a snapshot the run itself could not be looked at."""
+
+    run: Run
+    snapshot: Snapshot | None
+    findings: tuple[Finding, ...]
+    severity: Severity
+
+
+@click.command()
+@json_option
+@click.option(
+    "--sink",
+    "sinks",
+    multiple=True,
+    metavar="URI",
+    help="stdout:, https://…, mailto:…, smtp://host:port/… (more than m4ops.toml says).",
+)
+@click.option("--all", "all_runs", is_flag=True, help="Every run under M4OPS_ROOTS and the roots of your m4ops.toml.")
+@click.option("--run", "wanted", multiple=True, metavar="DIR|NAME", help="One of several runs; may be repeated.")
+@click.pass_context
+def check(ctx: click.Context, as_json: bool, sinks: tuple[str, ...], all_runs: bool, wanted: tuple[str, ...]) -> None:
+    """For cron: exit 0, 1, 2 or 3; new findings go to the sinks, known ones are quiet.
+
+    The exit code is the worst finding's, as Nagios has them: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. Of several runs
+    it is the worst run's; the scheduler is asked once for all of them.
+    """
+    from ops.views import words
+
+    try:
+        _parse(sinks)
+        runs, lost = _runs(ctx, all_runs, wanted)
+        checked = (*lost, *checked_runs(runs, sinks, as_json))
+    except (OpsError, OSError) as error:
+        session.say(f"m4ops check: UNKNOWN: {error}")
+        sys.exit(int(Severity.UNKNOWN))
+    worst = max((c.severity for c in checked), key=words.URGENCY.index, default=Severity.OK)
+    if as_json:
+        _print(checked, worst, many=all_runs or len(wanted) > 1)
+    sys.exit(int(worst))
+
+
+def _runs(
+    ctx: click.Context, all_runs: bool, wanted: Sequence[str]
+) -> tuple[list[tuple[Run, Config]], tuple[Checked, ...]]:
+    """The runs that are meant; one that cannot be found or described is UNKNOWN and does not hide the others."""
+    from ops import discovery
+
+    env = dict(os.environ)
+    names = [str(folder) for folder in discovery.folders(env)] if all_runs else []
+    if all_runs and not names:
+        raise OpsError(
+            "no run lies under the configured roots",
+            "M4OPS_ROOTS",
+            "export M4OPS_ROOTS=FOLDER, whose sub-folders are runs",
+        )
+    names += wanted
+    if not names:
+        return [session.find(ctx)], ()
+    runs: dict[Path, tuple[Run, Config]] = {}
+    lost = []
+    for name in names:
+        try:
+            run, config = discovery.find(name, Path.cwd())
+            runs.setdefault(run.dir, (run, config))
+        except (OpsError, OSError) as error:
+            lost.append(_lost(Run(Path(name), Path(name).name), error))
+    return list(runs.values()), tuple(lost)
+
+
+def checked_runs(runs: Sequence[tuple[Run, Config]], sinks: tuple[str, ...], quiet: bool) -> tuple[Checked, ...]:
+    """Look at all runs by one question, judge each, and tell what is new. `quiet`: not to stdout by default."""
+    from ops import tick
+
+    seen = tick.look([run for run, _ in runs], session.lately(), time.time())
+    checked = []
+    for (run, config), one in zip(runs, seen, strict=True):
+        try:
+            checked.append(_check(run, one, (*config.sinks, *sinks), quiet))
+        except (OpsError, OSError) as error:
+            checked.append(_lost(run, error))
+    return tuple(checked)
+
+
+def _check(run: Run, seen: Seen, targets: tuple[str, ...], quiet: bool) -> Checked:
+    from ops import state, tick
+    from ops.alerts.notify import notify
+    from ops.views.status import verdict
+
+    _parse(targets)
+    failures: tuple[Failure, ...] = ()
+    try:
+        with state.lease(run, "tick", LEASE):
+            memory = state.load(run)
+            if memory.problem:
+                session.say(f"m4ops check: {memory.problem}")
+            findings, memory = session.judged(seen.snapshot, memory)
+            told = targets or (() if quiet else ("stdout:",))
+            memory, failures = notify(run, memory, findings, told, seen.snapshot.now) if told else (memory, ())
+            state.save(run, memory)
+            tick.keep(run, seen.ledger)
+    except Busy:
+        findings = session.findings(seen.snapshot, state.load(run))
+    for failure in failures:
+        session.say(str(failure))
+    return Checked(run, seen.snapshot, findings, verdict(seen.snapshot, findings))
+
+
+def _parse(sinks: Sequence[str]) -> None:
+    from ops.alerts.sinks import parse
+
+    for sink in sinks:
+        parse(sink)
+
+
+def _lost(run: Run, error: Exception) -> Checked:
+    session.say(f"m4ops check: UNKNOWN: {run.name}: {error}")
+    return Checked(run, None, (Finding("run-unknown", Severity.UNKNOWN, str(error)),), Severity.UNKNOWN)
+
+
+def _print(checked: Sequence[Checked], worst: Severity, many: bool) -> None:
+    from ops.views import data
+
+    told = [data.check_json(c.snapshot, c.findings) for c in checked if c.snapshot is not None]
+    if many:
+        lost = [
+            {"name": c.run.name, "dir": str(c.run.dir), "why": c.findings[0].summary} for c in checked if not c.snapshot
+        ]
+        session.out(data.dumps(data.checks_json(told, lost, worst)))
+    elif told:
+        session.out(data.dumps(told[0]))
