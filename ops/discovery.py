@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ops import config as cfg
 from ops.errors import BadInput, RunNotFound
-from ops.model import POINTER, Run
+from ops.model import DISCARDED, POINTER, Run
 
 _YAML_KEYS = ("kill_switch_path", "save_switch_path")
 
@@ -77,7 +77,7 @@ def _looks_like_run(folder: Path) -> bool:
     if (folder / POINTER).exists() or (folder / "logs" / "main_log.txt").is_file() or (folder / ".m4ops").is_dir():
         return True
     try:
-        return any(re.fullmatch(r"opt_step-\d+", e.name) for e in os.scandir(folder))
+        return folder.parent.name != DISCARDED and any(re.fullmatch(r"opt_step-\d+", n) for n in os.listdir(folder))
     except OSError:
         return False
 
@@ -103,13 +103,18 @@ def describe(folder: Path) -> tuple[Run, cfg.Config]:
         dir=save_dir,
         name=name,
         log=place("log", _log(save_dir)),
-        evals=place("evals", evals if evals.is_file() else None),
+        evals=_followed(place("evals", evals if evals.is_file() else None)),
         kill_switch=place("kill_switch", said.get("kill_switch_path")),
         save_switch=place("save_switch", said.get("save_switch_path")),
         trainer_config=place("trainer_config"),
         cluster=config.cluster,
     )
     return run, config
+
+
+def _followed(path: Path | None) -> Path | None:
+    """Where a symbolic link leads: that file is trimmed, its archives lie beside it, and the link stays."""
+    return path and Path(os.path.realpath(path))
 
 
 def _log(save_dir: Path) -> Path | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 
@@ -17,10 +16,9 @@ _STEP = re.compile(r"/opt_step-(\d+)(?:/unwrapped_model)?/?$")
 
 
 def read(path: Path | None) -> Evals | Unknown:
-    """Every line of the evaluations file, with the step of the checkpoint it belongs to. A symbolic link is followed."""
+    """Every line of the evaluations file, with the step of the checkpoint it belongs to."""
     if path is None:
         return Unknown('no evaluations file found; m4ops.toml can name one: evals = "…"')
-    path = Path(os.path.realpath(path))
     try:
         content, archives = path.read_bytes(), _archives(path)
     except OSError as error:

@@ -45,7 +45,10 @@ def read(run_dir: Path) -> tuple[Entry, ...] | Unknown:
         return Unknown(f"{path(run_dir)}: {error.strerror}")
     entries: dict[str, Entry] = {}
     for record in _records(content):
-        _take(entries, record)
+        try:
+            _take(entries, record)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            return Unknown(f"{path(run_dir)} holds a record that no m4ops wrote ({record.get('event')}: {error!r})")
     return _with_undo(tuple(entries.values()))
 
 

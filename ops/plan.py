@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from ops import actions as act
 from ops.actions import Action
@@ -65,15 +65,29 @@ def from_json(data: object) -> Plan:
     """The plan that `to_json` wrote. Raises BadInput, naming what is wrong."""
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise BadInput(f"this is no plan of the form {SCHEMA}", hint="m4ops rewind … --out plan.json writes one")
-    fields = {k: v for k, v in data.items() if k != "schema"}
+    said = {k: v for k, v in data.items() if k != "schema"}
     try:
-        fields["actions"] = tuple(act.from_json(a) for a in fields["actions"])
-        fields["cost"] = Cost(**fields["cost"])
-        fields["notes"] = tuple(fields["notes"])
-        fields["expectation"] = expectation_from_json(fields["expectation"])
-        return Plan(**fields)
-    except (KeyError, TypeError) as error:
+        said["actions"] = tuple(_typed(act.from_json(a)) for a in said["actions"])
+        said["cost"] = Cost(**said["cost"])
+        said["notes"] = tuple(said["notes"])
+        said["expectation"] = expectation_from_json(said["expectation"])
+        return _typed(Plan(**said))
+    except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"the plan lacks or misspells a field: {error}") from None
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,), "str | None": (str, type(None)), "bool": (bool,), "float": (int, float), "Mapping[str, Any]": (dict,),
+}  # fmt: skip
+Read = TypeVar("Read", Plan, Action)
+
+
+def _typed(read: Read) -> Read:
+    """What was read, with each field of the kind it must have. Raises TypeError."""
+    for f in fields(read):
+        if not isinstance(getattr(read, f.name), _TYPES.get(str(f.type), (object,))):
+            raise TypeError(f"`{f.name}` is {getattr(read, f.name)!r}")
+    return read
 
 
 def expectation_from_json(data: Mapping[str, Any] | None) -> Expectation | None:

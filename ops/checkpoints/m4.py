@@ -20,10 +20,13 @@ _BELONGS = re.compile(
     r"custom_checkpoint_\d+\.pkl|random_states_\d+\.pkl|(?:model|pytorch_model)(?:[-_]\d+.*)?\.(?:safetensors|bin)(?:\.index\.json)?"
     r"|(?:optimizer|scheduler|sampler|dl_state_dict)(?:_\d+)?\.bin|scaler\.pt|latest|zero_to_(?:fp32|torch)\.py|pytorch_model"
     r"|pytorch_model_fsdp_\d+|optimizer_\d+"
+    r"|\.nfs[0-9a-f]+"  # what NFS leaves of a removed file that is still open; no loader takes it
 )
 _SHARD = re.compile(
-    r"(?:bf16_|fp16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:model|optim)_states\.pt|mp_rank_\d+_model_states\.pt"
+    r"(?:bf16_|fp16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:model|optim)_states\.pt|mp_rank_\d+_model_states\.pt|\.nfs[0-9a-f]+"
 )
+LOOKED_INTO = 1 << 20
+"""Bytes of a state file up to which its tree is read, not its structure alone: schedulers are that small."""
 
 
 def pointer(run: Run) -> Pointer | Unknown:
@@ -56,7 +59,8 @@ def _pointed(run: Run, text: str) -> tuple[int | None, str]:
 def read(run: Run, inspect: frozenset[int] = frozenset()) -> tuple[Checkpoint, ...] | Unknown:
     """Every `opt_step-N`, by step. Those in `inspect` are looked into: structure of each file, keys, ranks."""
     try:
-        entries = [e for e in os.scandir(run.dir) if NAME.fullmatch(e.name) and e.is_dir()]
+        with os.scandir(run.dir) as listing:
+            entries = [e for e in listing if NAME.fullmatch(e.name) and e.is_dir()]
     except OSError as error:
         return Unknown(f"{run.dir}: {error.strerror}")
     found = [(int(e.name.split("-")[1]), Path(e.path)) for e in entries]
@@ -82,11 +86,18 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
         markers=tuple(
             sorted(n for n in names if n.startswith(("finished-", "started-", "run_evals_", "start_run_evals_")))
         ),
-        saved=marker.stat().st_mtime,
+        saved=_modified(marker),
         size=_size(path) if deep else None,
         infos=infos,
         wandb_id=wandb,
     )
+
+
+def _modified(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # removed meanwhile, by a clean-up job
+        return None
 
 
 def _names(folder: Path) -> frozenset[str]:
@@ -114,7 +125,8 @@ def _infos(path: Path, step: int) -> tuple[str | Unknown, str | Unknown, list[st
         return Unknown(reason), Unknown(reason), [reason]
     missing = [k for k in INFO_KEYS if k not in data]
     gbs = data.get("gbs_running")
-    missing += [f"gbs_running.{k}" for k in GBS_KEYS if isinstance(gbs, dict) and k not in gbs]
+    if "gbs_running" in data:
+        missing += [f"gbs_running.{k}" for k in GBS_KEYS if not isinstance(gbs, dict) or k not in gbs]
     wrong = [f"{RESUME_INFOS} lacks " + ", ".join(missing)] if missing else []
     if data.get("resume_opt_step", step) != step:
         wrong.append(f"{RESUME_INFOS} says resume_opt_step {data['resume_opt_step']}, the folder says {step}")
@@ -128,8 +140,6 @@ def _state_problems(folder: Path, names: frozenset[str], deep: bool) -> list[str
         problems.append("accelerator_state/custom_checkpoint_0.pkl (the LR scheduler) is missing")
     problems += _ranks(folder / "pytorch_model") if "pytorch_model" in names else _plain(names)
     if deep:
-        from ops.checkpoints import torchfile
-
         files = [
             f
             for f in sorted(folder.rglob("*"))
@@ -138,8 +148,21 @@ def _state_problems(folder: Path, names: frozenset[str], deep: bool) -> list[str
         for file in (f for f in files if f.suffix in (".pkl", ".bin", ".pt")):
             if file.name.startswith("random_states"):
                 continue
-            problems += [f"{file.relative_to(folder.parent)}: {p}" for p in torchfile.structure_problems(file)]
+            problems += [f"{file.relative_to(folder.parent)}: {p}" for p in _file_problems(file)]
     return problems
+
+
+def _file_problems(file: Path) -> tuple[str, ...]:
+    """What keeps a state file from being loaded, or makes it dangerous to load: a pickle may call anything."""
+    from ops.checkpoints import torchfile
+    from ops.checkpoints.pickle_walk import Call, Global
+
+    if problems := torchfile.structure_problems(file):
+        return problems
+    tree = torchfile.read(file).tree if file.stat().st_size <= LOOKED_INTO else None
+    if isinstance(tree, Call) and isinstance(tree.func, Global):
+        return (f"no state, but a pickle that calls {tree.func.module}.{tree.func.name} when it is loaded",)
+    return ()
 
 
 def _plain(names: frozenset[str]) -> list[str]:

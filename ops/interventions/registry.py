@@ -29,6 +29,9 @@ def wish_of(data: dict[str, Any]) -> Wish:
     kind = fields.pop("kind", "")
     for candidate in KINDS:
         if candidate.kind == kind:
-            wish: Wish = candidate(**fields)
+            try:
+                wish: Wish = candidate(**fields)
+            except TypeError as error:
+                raise BadInput(f"the wish of this plan is no {kind}: {error}") from None
             return wish
     raise BadInput(f"no wish of kind {kind!r} can be planned again")

@@ -92,7 +92,7 @@ class Rewind(Edit):
 
     def _check(self) -> None:
         if self.scale_lr is not None and self.set_lr is not None:
-            raise BadInput("--scale-lr and --set-lr exclude each other")
+            raise BadInput("--scale-lr and --set-lr exclude each other", hint="give the one that you mean")
         if self.scale_lr is not None:
             lr.check_factor(self.scale_lr)
         if self.set_lr is not None:
