@@ -26,6 +26,8 @@ class WriteText:
     before: str | None
     after: str | None
     why: str = ""
+    taken: bool = False
+    """The trainer removes the file itself: there is nothing to take back."""
 
     def describe(self) -> str:
         if self.after is None:
@@ -37,8 +39,8 @@ class WriteText:
             return f"edit {self.path}: {changed}"
         return f"{self.path}: {self.before or 'nothing'} → {self.after}"
 
-    def inverse(self) -> Action:
-        return replace(self, before=self.after, after=self.before)
+    def inverse(self) -> Action | None:
+        return None if self.taken else replace(self, before=self.after, after=self.before)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import PurePath
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from ops import actions as act
 from ops.actions import Action
 from ops.errors import BadInput
-from ops.model import Expectation, Run
+from ops.model import POINTER, Expectation, Run
 
 SCHEMA = "m4ops.plan/1"
 
@@ -128,36 +129,48 @@ def foreign(plan: Plan, run: Run) -> tuple[str, ...]:
     return tuple(p for a in plan.actions for p in act.paths(a) if not belongs(PurePath(p)))
 
 
-def grew(old: tuple[Action, ...], new: tuple[Action, ...]) -> str:
+def grew(old: tuple[Action, ...], new: tuple[Action, ...], follows: bool = False) -> str:
     """Why `new`, computed after a wait, is no mere growth of `old`; empty when it is.
 
-    While a job ends it may save once more: more is discarded and the pointer and evals moved on. Anything that the
-    operator saw must still be there with the same outcome.
+    While a job ends it may save once more: more is discarded, and the pointer and evals move on. Anything that the
+    operator saw must still be there with the same outcome. `follows`: the wish is about the checkpoint that a resume
+    takes, whichever it is by then.
     """
-    wanted = {_outcome(a) for a in old}
-    have = {_outcome(a) for a in new}
+    wanted = {_outcome(a, follows) for a in old}
+    have = {_outcome(a, follows) for a in new}
     if missing := wanted - have:
         return "no longer planned: " + "; ".join(sorted(str(m) for m in missing))
-    strange = [
-        a.describe()
-        for a in new
-        if _outcome(a) not in wanted and not isinstance(a, act.Move | act.Rewrite | act.Folder)
-    ]
+    strange = [a.describe() for a in new if _outcome(a, follows) not in wanted and not _may_grow(a)]
     return "newly planned: " + "; ".join(strange) if strange else ""
 
 
-def _outcome(action: Action) -> tuple[object, ...]:
+def _may_grow(action: Action) -> bool:
+    """More to discard, and the pointer back from the checkpoint that was saved meanwhile."""
+    if isinstance(action, act.WriteText):
+        return PurePath(action.path).name == POINTER
+    return isinstance(action, act.Move | act.Rewrite | act.Folder)
+
+
+def _outcome(action: Action, follows: bool) -> tuple[object, ...]:
     match action:
         case act.WriteText():
             return (action.kind, action.path, action.after)
         case act.Rewrite():
-            return (action.kind, action.path)
+            return (action.kind, _anywhere(action.path) if follows else action.path)
         case act.Move():
             return (action.kind, action.source)
         case act.Folder():
             return (action.kind,)
+        case act.PatchState() if follows:
+            return (action.kind, _anywhere(action.path), *(e.label for e in action.edits))
+        case act.SetJson() if follows:
+            return (action.kind, _anywhere(action.path), action.key, action.after)
         case _:
             return (action.kind, action.describe())
+
+
+def _anywhere(path: str) -> str:
+    return re.sub(r"/opt_step-\d+/", "/opt_step-*/", path)
 
 
 def inverse(plan: Plan, change_id: str, assume_stopped: bool = False) -> Plan:

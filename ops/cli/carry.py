@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import click
 
 from ops import executor, recent, slurm, snapshot
 from ops import plan as plans
-from ops.actions import Action, Schedule, WaitFor
+from ops.actions import Action, Schedule, WaitFor, inverse_of
 from ops.checkpoints import m4
 from ops.cli import session
 from ops.errors import OpsError
@@ -92,7 +91,8 @@ def carried(ctx: click.Context, run: Run, made: Plan) -> str:
     """Apply a plan and say what follows. Returns the change's id."""
     identity = executor.apply(made, world(run, frozenset(a.describe() for a in made.actions)))
     me = session.me(ctx)
-    session.say(f"change {identity} applied. To take it back: {me} undo {identity}")
+    back = f"To take it back: {me} undo {identity}" if inverse_of(made.actions) else "It cannot be taken back."
+    session.say(f"change {identity} applied. {back}")
     if made.expectation is not None:
         session.say(f"After the resume: {me} verify {identity}")
     return identity
@@ -107,7 +107,7 @@ def world(run: Run, shown: frozenset[str] = frozenset()) -> World:
             session.say(f"  {action.describe()}")
 
     def replanned(old: Plan) -> Plan:
-        return replace(plan(wish_of(dict(old.wish)), run, old.command), title=old.title)
+        return plan(wish_of(dict(old.wish)), run, old.command)
 
     def saved() -> int:
         found = m4.read(run)

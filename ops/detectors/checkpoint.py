@@ -82,7 +82,7 @@ def _stray(pointer: Pointer | Unknown, checkpoints: tuple[Checkpoint, ...]) -> t
         evidence=files,
         step=dirty[0].step,
         runbook="undo",
-        actions=("m4ops history", "m4ops undo"),
+        actions=("m4ops checkpoints",),
     )
     return (finding,)
 

@@ -276,9 +276,16 @@ def _replanned(plan: Plan, start: int, world: World, writer: Writer) -> Plan:
         fresh = world.replan(plan)
     except OpsError as error:
         raise _stopped(writer, f"the run is stopped, but cannot be planned for again: {error.what}") from error
-    if why := plans.grew(plan.actions[start:], fresh.actions):
+    follows = plan.wish.get("at", "") is None
+    if why := plans.grew(plan.actions[start:], fresh.actions, follows):
         raise _stopped(writer, f"the run is stopped, but what is to be done is no longer what was shown: {why}")
-    plan = replace(plan, actions=(*plan.actions[:start], *fresh.actions))
+    plan = replace(
+        plan,
+        actions=(*plan.actions[:start], *fresh.actions),
+        title=fresh.title,
+        wish=fresh.wish,
+        expectation=fresh.expectation,
+    )
     try:
         writer.plan(plan, world.log_size(), event="replanned")
     except OpsError as error:

@@ -150,7 +150,7 @@ class Save(Simple):
             )
         highest = max((c.step for c in snapshot.checkpoints or () if c.complete), default=-1)
         return (
-            WriteText(str(switch), None, "", "save switch on; the trainer removes it"),
+            WriteText(str(switch), None, "", "save switch on; the trainer removes it", taken=True),
             WaitFor("saved", SAVE_LIMIT, str(highest)),
         )
 

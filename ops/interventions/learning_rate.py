@@ -15,7 +15,7 @@ from ops.actions import Action, Edit, PatchState
 from ops.errors import BadInput, Refused
 from ops.interventions import targets
 from ops.interventions.wish import CheckpointEdit
-from ops.model import Checkpoint, Expectation, LogView, Snapshot, StateFile
+from ops.model import Checkpoint, Expectation, LogView, Sample, Snapshot, StateFile
 
 EXPECTED_POINTS = 40
 CHANGING = ("scale-lr", "set-lr", "rewind")
@@ -39,10 +39,10 @@ class ScaleLr(CheckpointEdit):
         return self.parked(snapshot, scaled(checkpoint, self.factor))
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
-        return scale_promise(snapshot, self.step(snapshot), self.factor)
+        return scale_promise(snapshot, self.checkpoint(snapshot), self.factor)
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
-        return about_pointer(snapshot, self.step(snapshot))
+        return (*about_pointer(snapshot, self.step(snapshot)), *super().notes(snapshot))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class SetLr(CheckpointEdit):
         return set_promise(snapshot, self.checkpoint(snapshot), self.lr)
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
-        return (*about_set(self.checkpoint(snapshot), self.lr), *about_pointer(snapshot, self.step(snapshot)))
+        said = (*about_set(self.checkpoint(snapshot), self.lr), *about_pointer(snapshot, self.step(snapshot)))
+        return (*said, *super().notes(snapshot))
 
 
 def check_factor(factor: float) -> None:
@@ -148,24 +149,44 @@ def edits_of(file: StateFile, new: object) -> tuple[Edit, ...]:
     return tuple(Edit(s.label, s.offset, s.value, value, s.kind) for s, value in pairs if value != s.value)
 
 
-def scale_promise(snapshot: Snapshot, step: int, factor: float) -> Expectation:
-    """What the log must show: the old branch's own LRs beyond `step`, times the factor.
+def scale_promise(snapshot: Snapshot, checkpoint: Checkpoint, factor: float) -> Expectation:
+    """What the log must show: the LRs that this checkpoint's own branch logged beyond it, times the factor.
 
-    An earlier change that no training has followed yet promised those LRs already; then its promise is scaled. Where
-    nothing beyond `step` is known, the last logged LR stands for it, with room for the schedule's slope.
+    An earlier change that no training has followed yet promised those LRs already; then its promise is scaled. Where no
+    branch beyond the checkpoint fits the LR it holds, that LR stands for it, with room for the schedule's slope.
     """
-    log = snapshot.log
+    step, log = checkpoint.step, snapshot.log
     samples = [s for s in log.samples if s.lr is not None] if isinstance(log, LogView) else []
     earlier = _untested(snapshot, step, samples[-1].offset if samples else -1)
     if earlier is not None:
         return replace(earlier, lr=tuple((s, lr * factor) for s, lr in earlier.lr), wandb_new=None, wandb_id="")
-    beyond = {s.step: s.lr * factor for s in samples if s.step > step and s.lr is not None}
-    if beyond:
-        return Expectation(resume_step=step, lr=tuple(sorted(beyond.items())[:EXPECTED_POINTS]))
-    last = max((s for s in samples if s.step <= step), key=lambda s: s.step, default=None)
-    if last is None or last.lr is None:
+    now = current(checkpoint) if checkpoint.states else None
+    for branch in reversed(_beyond(samples, step)):
+        if now is None or _fits(branch, step, now):
+            points = tuple((s, lr * factor) for s, lr in branch if s > step)
+            return Expectation(resume_step=step, lr=points[:EXPECTED_POINTS])
+    if now is None:
         return Expectation(resume_step=step)
-    return Expectation(resume_step=step, lr=((last.step, last.lr * factor),), lr_tolerance=0.1)
+    return Expectation(resume_step=step, lr=((step, now * factor),), lr_tolerance=0.1)
+
+
+def _beyond(samples: list[Sample], step: int) -> list[list[tuple[int, float]]]:
+    """(step, LR) of each stretch of the log that passes `step`, from the last point at or before it on."""
+    branches: list[list[tuple[int, float]]] = [[]]
+    for sample in samples:
+        if branches[-1] and sample.step <= branches[-1][-1][0]:
+            branches.append([])
+        branches[-1].append((sample.step, sample.lr or 0.0))
+    cut = ([p for p in b if p[0] > step] for b in branches)
+    before = ([p for p in b if p[0] <= step][-1:] for b in branches)
+    return [start + rest for start, rest in zip(before, cut, strict=True) if rest]
+
+
+def _fits(branch: list[tuple[int, float]], step: int, now: float) -> bool:
+    """Whether the branch logged, about `step`, the LR that the checkpoint holds."""
+    (s0, lr0), (s1, lr1) = branch[0], branch[min(1, len(branch) - 1)]
+    near = [lr0, lr1] if s0 <= step else [lr0, lr0 - (lr1 - lr0) * (s0 - step) / (s1 - s0 or 1)]
+    return 0.98 * min(near) <= now <= 1.02 * max(near)
 
 
 def _untested(snapshot: Snapshot, step: int, last_logged: int) -> Expectation | None:
@@ -183,7 +204,7 @@ def set_promise(snapshot: Snapshot, checkpoint: Checkpoint, lr: float) -> Expect
     now = current(checkpoint)
     if lr == 0 or now == 0:
         return Expectation(resume_step=checkpoint.step, lr=((checkpoint.step, lr),), lr_tolerance=0.1)
-    return scale_promise(snapshot, checkpoint.step, lr / now)
+    return scale_promise(snapshot, checkpoint, lr / now)
 
 
 def about_set(checkpoint: Checkpoint, lr: float) -> tuple[str, ...]:

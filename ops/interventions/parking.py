@@ -56,6 +56,12 @@ def around(snapshot: Snapshot, parking: Parking) -> tuple[tuple[Action, ...], tu
     return (*holds(snapshot, loose), *ending), releases(snapshot, jobs) if parking.restart else ()
 
 
+def stops(snapshot: Snapshot, parking: Parking) -> bool:
+    """Whether the plan ends a running job first: what is known of the checkpoints now may then be outdated."""
+    asked = (parking.hold or parking.restart) and not parking.assume_stopped
+    return asked and any(j.running for j in snapshot.jobs or ())
+
+
 def refuse_loose(actions: tuple[Action, ...], ask: Callable[[], tuple[Job, ...] | Unknown], where: str) -> None:
     """Refuse a state edit when a job runs, or may start, that these actions do not park themselves.
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ops.actions import Action, Folder, Move, WriteText
 from ops.errors import BadInput, Refused
-from ops.interventions import evaluations, optimizer, targets, wandb_run
+from ops.interventions import evaluations, optimizer, parking, targets, wandb_run
 from ops.interventions import learning_rate as lr
 from ops.interventions.wish import Edit
 from ops.model import DISCARDED, POINTER, Checkpoint, Evals, Expectation, LogView, Snapshot
@@ -48,7 +48,7 @@ class Rewind(Edit):
             *(() if self.keep_discarded else moves(snapshot, target.step)),
             *pointed_at(snapshot, target),
         )
-        if not edits:
+        if not edits and not parking.stops(snapshot, self.parking):
             raise Refused(
                 f"the run already resumes from opt_step-{target.step}, and nothing lies beyond it",
                 str(snapshot.run.dir),
@@ -60,7 +60,7 @@ class Rewind(Edit):
         target = targets.resumable(snapshot, self._step(snapshot))
         old = target.wandb_id if isinstance(target.wandb_id, str) else ""
         promise = (
-            lr.scale_promise(snapshot, target.step, self.scale_lr or 1.0)
+            lr.scale_promise(snapshot, target, self.scale_lr or 1.0)
             if self.set_lr is None
             else lr.set_promise(snapshot, target, self.set_lr)
         )

@@ -64,8 +64,12 @@ class Edit(Simple):
 
     def parked(self, snapshot: Snapshot, edits: tuple[Action, ...]) -> tuple[Action, ...]:
         """The edits, between what parks the run and what lets it go. Raises Refused where neither was wished."""
-        before, after = parking.around(snapshot, Parking(self.hold, self.restart, self.assume_stopped))
+        before, after = parking.around(snapshot, self.parking)
         return (*before, *edits, *after)
+
+    @property
+    def parking(self) -> Parking:
+        return Parking(self.hold, self.restart, self.assume_stopped)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +79,13 @@ class CheckpointEdit(Edit):
     at: int | None = None
 
     def resolved(self, snapshot: Snapshot) -> Any:
-        return replace(self, at=self.step(snapshot))
+        """A job that is stopped first saves once more: then the checkpoint is not known before it has ended."""
+        return self if parking.stops(snapshot, self.parking) else replace(self, at=self.step(snapshot))
+
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        if self.at is None and parking.stops(snapshot, self.parking):
+            return ("the job saves while it ends: what follows is planned again then, for the checkpoint it leaves",)
+        return ()
 
     def inspects(self, snapshot: Snapshot) -> frozenset[int]:
         return frozenset({self.step(snapshot)})

@@ -187,17 +187,17 @@ def _progress(snapshot: Snapshot, color: bool) -> list[str]:
     rate = f"lr {words.lr(last.lr)}" if last.lr is not None else "lr UNKNOWN (not logged)"
     return [
         _row("progress", f"{paint(where, 'bold', color)} · {paint(loss, bad, color)} · {rate}", color),
-        _row("speed", _speed(log, snapshot.now), color),
+        _row("speed", _speed(log, snapshot.now, any(j.running for j in snapshot.jobs or ())), color),
         _row("last line", age + _silence(last, log, snapshot.now), color),
     ]
 
 
-def _speed(log: LogView, now: float) -> str:
+def _speed(log: LogView, now: float, running: bool) -> str:
     seconds, last = pace(log.samples), log.samples[-1]
     if seconds is None:
         return "UNKNOWN (fewer than two timed steps of this job)"
     text = f"{seconds:.3g} s/step · {3600 / seconds:.0f} steps/h"
-    if last.total is None or last.total <= last.step:
+    if last.total is None or last.total <= last.step or not running:
         return text
     left = (last.total - last.step) * seconds
     return f"{text} · {words.duration(left)} of training left ({words.clock(now + left)})"

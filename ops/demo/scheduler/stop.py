@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ops.demo.scheduler import processes, runner, spool
 from ops.demo.scheduler.state import locked
-from ops.demo.scheduler.words import CANCELLED, RUNNING
+from ops.demo.scheduler.words import CANCELLED
 
 
 def stop(root: Path, limit: float = 10.0) -> None:
@@ -21,13 +21,13 @@ def stop(root: Path, limit: float = 10.0) -> None:
         return
     until = time.monotonic() + limit
     now = time.time()
-    with locked(root) as table:
-        running = [t for t in table.tasks.values() if t.state == RUNNING]
-        for task in [t for t in table.tasks.values() if not t.finished]:
-            table.put(replace(task, state=CANCELLED, start=task.start or now, end=now, ending=""))
     while runner.alive(root):
         processes.send([pid for pid in [runner.pid(root)] if pid], signal.SIGKILL)
         _not_yet(until, root)
+    with locked(root) as table:
+        running = [t for t in table.tasks.values() if not t.finished]
+        for task in [t for t in table.tasks.values() if not t.finished]:
+            table.put(replace(task, state=CANCELLED, start=task.start or now, end=now, ending=""))
     supervisors = [pid for t in running if (pid := spool.supervisor(root, t)) > 0]
     while left := [p for s in supervisors for p in (s, *processes.descendants(s)) if processes.birth(p)]:
         processes.send(left, signal.SIGKILL)
