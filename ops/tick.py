@@ -18,10 +18,12 @@ MARGIN = 86400.0
 
 @dataclass(frozen=True)
 class Seen:
-    """A run as it was seen, and the ledger to keep of it."""
+    """A run as it was seen, and the ledger of its attempts."""
 
     snapshot: Snapshot
     ledger: Ledger
+    changed: bool = True
+    """Whether the ledger is another one than was kept."""
 
 
 def look(runs: Sequence[Run], shell: Shell, now: float, keeping: bool = True) -> tuple[Seen, ...]:
@@ -39,7 +41,8 @@ def look(runs: Sequence[Run], shell: Shell, now: float, keeping: bool = True) ->
 def _cluster(runs: Sequence[Run], shell: Shell, now: float, keeping: bool) -> dict[Path, Seen]:
     owners = {run.dir: snapshot.owner(run) for run in runs}
     jobs = fleet.share(runs, owners, slurm.queue(shell))
-    ledgers = {run.dir: attempts.advance(remembered(run), jobs[run.dir], now) for run in runs}
+    before = {run.dir: remembered(run) for run in runs}
+    ledgers = {run.dir: attempts.advance(before[run.dir], jobs[run.dir], now) for run in runs}
     told = _told(ledgers, shell, now) if keeping else ()
     seen = {}
     for run in runs:
@@ -49,7 +52,7 @@ def _cluster(runs: Sequence[Run], shell: Shell, now: float, keeping: bool) -> di
             ledger = attempts.answered(ledger, (a for a in told if a.raw_id in names))
         picture = snapshot.read(run, shell, now, known=jobs[run.dir])
         ended = told if isinstance(told, Unknown) and ledger.gone and not ledger.ended else ledger.ended
-        seen[run.dir] = Seen(replace(picture, attempts=ended), ledger)
+        seen[run.dir] = Seen(replace(picture, attempts=ended), ledger, ledger != before[run.dir])
     return seen
 
 
@@ -67,6 +70,7 @@ def remembered(run: Run) -> Ledger:
     return attempts.from_json(state.kept(run, LEDGER))
 
 
-def keep(run: Run, ledger: Ledger) -> None:
-    """Keep the ledger. Raises OpsError when the disk does not take it. Hold the run's lease."""
-    state.keep(run, LEDGER, attempts.to_json(ledger))
+def keep(run: Run, seen: Seen) -> None:
+    """Keep the ledger where it changed. Raises OpsError when the disk does not take it. Hold the run's lease."""
+    if seen.changed:
+        state.keep(run, LEDGER, attempts.to_json(seen.ledger))

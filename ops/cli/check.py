@@ -127,7 +127,7 @@ def _check(run: Run, seen: Seen, targets: tuple[str, ...], quiet: bool) -> Check
             told = targets or (() if quiet else ("stdout:",))
             memory, failures = notify(run, memory, findings, told, seen.snapshot.now) if told else (memory, ())
             state.save(run, memory)
-            tick.keep(run, seen.ledger)
+            tick.keep(run, seen)
     except Busy:
         findings = session.findings(seen.snapshot, state.load(run))
     for failure in failures:
