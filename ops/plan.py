@@ -134,13 +134,14 @@ def grew(old: tuple[Action, ...], new: tuple[Action, ...], follows: bool = False
 
     While a job ends it may save once more: more is discarded, and the pointer and evals move on. Anything that the
     operator saw must still be there with the same outcome. `follows`: the wish is about the checkpoint that a resume
-    takes, whichever it is by then.
+    takes, whichever it is by then. A switch that somebody removed meanwhile is no loss.
     """
-    wanted = {_outcome(a, follows) for a in old}
+    wanted = {_outcome(a, follows) for a in old if not (isinstance(a, act.WriteText) and a.after is None)}
     have = {_outcome(a, follows) for a in new}
     if missing := wanted - have:
         return "no longer planned: " + "; ".join(sorted(str(m) for m in missing))
-    strange = [a.describe() for a in new if _outcome(a, follows) not in wanted and not _may_grow(a)]
+    shown = {_outcome(a, follows) for a in old}
+    strange = [a.describe() for a in new if _outcome(a, follows) not in shown and not _may_grow(a)]
     return "newly planned: " + "; ".join(strange) if strange else ""
 
 

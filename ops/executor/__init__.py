@@ -186,7 +186,8 @@ def _failed(
         raise _stopped(writer, where) from error
     try:
         for index, action in reversed(edits):
-            files.take_back(action, built[index])
+            if not (begun[0][0] and _switches_off(action)):  # what is parked must not find it set when it is released
+                files.take_back(action, built[index])
         for back in act.inverse_of(tuple(orders)) if begun[0][0] == 0 else ():
             if isinstance(back, act.Schedule):
                 order(back, world)
@@ -262,6 +263,10 @@ def _check(stage: Stage) -> None:
                     "make the plan again",
                 )
         touched.update(own)
+
+
+def _switches_off(action: Action) -> bool:
+    return isinstance(action, act.WriteText) and action.after is None and not action.before
 
 
 def _replans(action: Action) -> bool:
