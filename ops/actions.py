@@ -1,4 +1,4 @@
-"""What m4ops can do to the world: eight kinds of action, each with its `before`, its `after` and its inverse.
+"""What m4ops can do to the world: nine kinds of action, each with its `before`, its `after` and its inverse.
 
 Actions are data. The executor carries them out; nothing here reads or writes. `before` is the safety catch: where the
 world no longer holds it, nothing is touched.
@@ -6,6 +6,7 @@ world no longer holds it, nothing is touched.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -183,6 +184,44 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Submit:
+    """Hand a job to the scheduler; or, `withdrawn`, cancel the job that this made.
+
+    The job is known by its tag, which stands in its comment, and not by its id: a submission that nobody answered is
+    looked for before it is tried again, and the ids of jobs that a crashed controller forgot are given anew.
+    """
+
+    kind: ClassVar[str] = "submit"
+    argv: tuple[str, ...]
+    """The whole command; the script is the copy in `folder`."""
+    script: str
+    tag: str
+    folder: str
+    """Where what is submitted is kept."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """What the job gets beside the environment of whoever applies this. Never a secret."""
+    needs: tuple[str, ...] = ()
+    """Secret variables that must be set then, by name."""
+    beside: tuple[str, ...] = ()
+    """The run's jobs that may be in the queue then; any other one is Drift."""
+    logs: tuple[str, ...] = ()
+    """Folders of the job's output files: without them Slurm fails a job and leaves no word anywhere."""
+    config: str = ""
+    """The training's config file, to be copied."""
+    about: tuple[tuple[str, str], ...] = ()
+    """What else is worth keeping: template, repository, commit."""
+    withdrawn: bool = False
+
+    def describe(self) -> str:
+        if self.withdrawn:
+            return f"cancel the job submitted as {self.tag}"
+        return f"submit: {shlex.join(self.argv)}"
+
+    def inverse(self) -> Action | None:
+        return None if self.withdrawn else replace(self, withdrawn=True)
+
+
+@dataclass(frozen=True)
 class WaitFor:
     """Wait for a condition, with a limit in seconds after which the plan is unfinished and says so.
 
@@ -204,9 +243,13 @@ class WaitFor:
         return None
 
 
-Action = WriteText | SetJson | PatchState | Rewrite | Move | Folder | Schedule | WaitFor
+Order = Schedule | Submit
+"""What the scheduler is told."""
+Fileless = Order | WaitFor
+"""What changes no file of the run."""
+Action = WriteText | SetJson | PatchState | Rewrite | Move | Folder | Schedule | Submit | WaitFor
 KINDS: Mapping[str, type[Any]] = {
-    k.kind: k for k in (WriteText, SetJson, PatchState, Rewrite, Move, Folder, Schedule, WaitFor)
+    k.kind: k for k in (WriteText, SetJson, PatchState, Rewrite, Move, Folder, Schedule, Submit, WaitFor)
 }
 
 
@@ -228,6 +271,12 @@ def from_json(data: Mapping[str, Any]) -> Action:
             fields["keep"] = tuple((int(a), int(b)) for a, b in fields["keep"])
         if "zero" in fields:
             fields["zero"] = tuple(Span(**s) for s in fields["zero"])
+        for name in ("argv", "needs", "beside", "logs"):
+            if name in fields:
+                fields[name] = tuple(map(str, fields[name]))
+        for name in ("variables", "about"):
+            if name in fields:
+                fields[name] = tuple((str(key), str(value)) for key, value in fields[name])
         action: Action = kind(**fields)
     except (TypeError, ValueError) as error:
         raise BadInput(f"a {data.get('kind')} action does not have its fields: {error}") from None
@@ -241,7 +290,7 @@ def paths(action: Action) -> tuple[str, ...]:
             return (action.source, action.target)
         case Rewrite():
             return (action.path, action.aside)
-        case Schedule() | WaitFor():
+        case Schedule() | Submit() | WaitFor():
             return ()
         case _:
             return (action.path,)

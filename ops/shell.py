@@ -23,6 +23,10 @@ class Answer(NamedTuple):
 
 
 Shell = Callable[[Sequence[str], float], Answer]
+Submitter = Callable[[Sequence[str], float, Mapping[str, str]], Answer]
+"""A shell for what hands its environment on: sbatch gives a job the one it was called with."""
+_OURS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_EXIT_ERROR", "SLURM_UMASK", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN")
+"""Of SLURM_*, what a person sets; the rest comes from a job that surrounds us."""
 
 
 def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -32,13 +36,33 @@ def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
     return kept | {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
 
 
-def run(argv: Sequence[str], timeout: float) -> Answer:
-    """Run a program to its end, for at most `timeout` seconds. Never raises for what the program does."""
+def submission(more: Mapping[str, str], env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment a job is to get: the user's own and `more`, with nothing of ours and of a surrounding job.
+
+    The variables of such a job (SLURM_NTASKS, SLURM_CPU_BIND, …) would bind the srun of the new one. SBATCH_WAIT is left
+    out: m4ops does not wait for the job's end.
+    """
+    base = os.environ if env is None else env
+    kept = {k: v for k, v in base.items() if not k.startswith("SLURM") or k in _OURS}
+    kept.pop("SBATCH_WAIT", None)
+    return kept | dict(more)
+
+
+def run(argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> Answer:
+    """Run a program to its end, for at most `timeout` seconds. Never raises for what the program does.
+
+    `env` is its whole environment; without one it gets that for Slurm's questions.
+    """
     import subprocess
 
     try:
         done = subprocess.run(
-            list(argv), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, env=environment(), check=False
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            env=environment() if env is None else dict(env),
+            check=False,
         )
     except FileNotFoundError:
         return Answer(127, "", f"{argv[0]}: command not found")

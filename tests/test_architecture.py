@@ -19,7 +19,7 @@ ROOMS = {
     "words": {"", "model", "errors", "config", "resources", "jsontext", "hostlist"},
     "readers": {
         "shell", "slurm", "discovery", "logs", "checkpoints", "evals", "journal", "snapshot", "recent", "fleet",
-        "attempts", "nodes",
+        "attempts", "nodes", "submitted",
     },
     "judgement": {"detectors"},
     "intention": {"actions", "plan", "interventions"},

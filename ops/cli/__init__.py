@@ -18,10 +18,12 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "history": ("look", "Every change made by m4ops: what, who, when, undone or not."),
         "plot": ("look", "The loss in the terminal, discarded branches shown as such."),
         "replay": ("replay", "Run the detectors over a finished log, CSV, JSONL or trainer_state.json."),
+        "diff": ("launch", "What changed between two starts: environment, config, commit, nodes, packages."),
     },
     "Change": {
         "rewind": ("change", "Resume from an earlier checkpoint, with all that belongs to it."),
         "scale-lr": ("change", "Multiply the learning rate that the next resume starts with."),
+        "submit": ("launch", "Submit the run's job: a chain of tasks, its secrets unseen, kept to be looked up."),
         "set-lr": ("change", "Set the learning rate that the next resume starts with."),
         "reset-optimizer": ("change", "Start the next resume with fresh optimizer moments."),
         "reset-wandb": ("change", "Give the next resume a wandb run of its own."),

@@ -69,6 +69,13 @@ def carry_out(ctx: click.Context, wish: Wish, dry_run: bool, yes: bool, out: Pat
     """Plan the wish, show it, and apply it unless told to stop there."""
     run, _ = session.find(ctx)
     made = plan(wish, run, session.typed())
+    decide(ctx, run, made, (dry_run, yes, out))
+    return made
+
+
+def decide(ctx: click.Context, run: Run, made: Plan, said: tuple[bool, bool, Path | None]) -> None:
+    """Show a plan, and apply it unless `-n`, `-y`, `--out` (as said) stop there."""
+    dry_run, yes, out = said
     session.out(plan_text(made, session.color()))
     if out is not None:
         save(made, out)
@@ -76,7 +83,6 @@ def carry_out(ctx: click.Context, wish: Wish, dry_run: bool, yes: bool, out: Pat
     elif not dry_run:
         session.confirm(yes)
         carried(ctx, run, made)
-    return made
 
 
 def save(made: Plan, out: Path) -> None:
@@ -126,4 +132,6 @@ def world(run: Run, shown: frozenset[str] = frozenset()) -> World:
         log_size=log_size,
         replan=replanned,
         told=told,
+        submitter=session.submitter(),
+        said=session.say,
     )

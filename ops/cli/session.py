@@ -7,10 +7,10 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -18,7 +18,7 @@ from ops import discovery, recent, shell, slurm, snapshot
 from ops.config import Config
 from ops.errors import BadInput, Refused
 from ops.model import Finding, LogView, Run, Snapshot, Unknown
-from ops.shell import Answer, Shell
+from ops.shell import Answer, Shell, Submitter
 
 if TYPE_CHECKING:
     from ops.state import Memory
@@ -37,13 +37,25 @@ def scheduler() -> Shell:
     return embedded(Path(root)) if root else shell.run
 
 
-def embedded(root: Path) -> Shell:
+def submitter() -> Submitter:
+    """sbatch, with the environment that the job is to get."""
+    root = os.environ.get("M4OPS_EMBEDDED")
+    return embedded(Path(root)) if root else shell.run
+
+
+class Embedded(Protocol):
+    """What answers in Slurm's place; with an environment, a submission."""
+
+    def __call__(self, argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = None, /) -> Answer: ...
+
+
+def embedded(root: Path) -> Embedded:
     """A shell in which the embedded scheduler answers Slurm's commands, without a new process."""
 
-    def ask(argv: Sequence[str], timeout: float) -> Answer:
+    def ask(argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = None, /) -> Answer:
         from ops.demo import scheduler as demo
 
-        return Answer(*demo.answer(list(argv), root, shell.environment(), Path.cwd()))
+        return Answer(*demo.answer(list(argv), root, shell.environment() if env is None else env, Path.cwd()))
 
     return ask
 

@@ -33,7 +33,7 @@ def _absent(snapshot: Snapshot) -> tuple[Finding, ...]:
         evidence=("squeue names no job of this run", *_last_words(log)),
         step=last.step if last else None,
         runbook=RUNBOOK,
-        actions=(f"sbatch --job-name={snapshot.run.name} …  (the run's own launch script)",),
+        actions=("m4ops submit",),
     )
     return (finding,)
 

@@ -24,7 +24,8 @@ from ops.executor import files, recovery
 from ops.executor.files import Built
 from ops.executor.record import Writer
 from ops.executor.standing import state
-from ops.executor.world import World, order, wait
+from ops.executor.submission import tell
+from ops.executor.world import World, wait
 from ops.interventions import parking
 from ops.model import OPS_DIR, Unknown
 from ops.plan import Plan
@@ -133,7 +134,7 @@ def _ready(stage: Stage, plan: Plan, writer: Writer, fresh: bool) -> dict[int, B
         if not fresh:
             _check(stage)
         for index, action in stage:
-            if not isinstance(action, act.Schedule | act.WaitFor):
+            if not isinstance(action, act.Fileless):
                 built[index] = files.prepare(action, writer.run_dir, f"{writer.id}-{index}")
         news = ((i, built[i].new) for i, a in stage if isinstance(a, act.Rewrite))
         writer.sealed([(i, states.fingerprint(new)) for i, new in news if new])
@@ -161,8 +162,8 @@ def _run_stage(
         writer.applying(index, ready.pieces)
         world.told(action)
         match action:
-            case act.Schedule():
-                order(action, world)
+            case act.Schedule() | act.Submit():
+                tell(action, world)
             case act.WaitFor():
                 wait(action, world)
             case _:
@@ -180,17 +181,18 @@ def _failed(
     """Roll the stage back; where the scheduler has moved the world on, say what stands and how to go on."""
     *before, (_, failed) = begun
     where = f"`{failed.describe()}` failed: {_said(error)}"
-    edits = [(i, a) for i, a in begun if not isinstance(a, act.Schedule | act.WaitFor)]
-    orders = [a for _, a in before if isinstance(a, act.Schedule)]
-    if isinstance(failed, act.WaitFor) or (isinstance(failed, act.Schedule) and edits):
+    edits = [(i, a) for i, a in begun if not isinstance(a, act.Fileless)]
+    orders = [a for _, a in before if isinstance(a, act.Order)]
+    unheard = isinstance(failed, act.Submit) and isinstance(error, Unfinished)
+    if unheard or isinstance(failed, act.WaitFor) or (isinstance(failed, act.Order) and edits):
         raise _stopped(writer, where) from error
     try:
         for index, action in reversed(edits):
             if not (begun[0][0] and _switches_off(action)):  # what is parked must not find it set when it is released
                 files.take_back(action, built[index])
         for back in act.inverse_of(tuple(orders)) if begun[0][0] == 0 else ():
-            if isinstance(back, act.Schedule):
-                order(back, world)
+            if isinstance(back, act.Order):
+                tell(back, world)
     except (OSError, OpsError) as worse:
         raise _stopped(writer, f"{where}; and it could not be rolled back: {_said(worse)}") from error
     if begun[0][0] or any(a.inverse() is None for a in orders):
@@ -210,12 +212,12 @@ def _run_back(back: Plan, world: World, writer: Writer) -> None:
         built = {
             i: files.prepare(a, writer.run_dir, f"{writer.id}-back-{i}")
             for i, a in enumerate(back.actions)
-            if not isinstance(a, act.Schedule | act.WaitFor)
+            if not isinstance(a, act.Fileless)
         }
         for index, action in enumerate(back.actions):
             world.told(action)
-            if isinstance(action, act.Schedule):
-                order(action, world)
+            if isinstance(action, act.Order):
+                tell(action, world)
             elif not isinstance(action, act.WaitFor):
                 files.do(action, built[index])
         writer.end("rolled-back")
@@ -250,7 +252,7 @@ def _check(stage: Stage) -> None:
     """Every `before` of the stage holds; an action on what an earlier one of the stage changes is checked by that one."""
     touched: set[str] = set()
     for _, action in stage:
-        if isinstance(action, act.Schedule | act.WaitFor):
+        if isinstance(action, act.Fileless):
             continue
         own = act.paths(action)
         if not touched.intersection(own):

@@ -47,20 +47,20 @@ def back(entry: journal.Entry) -> tuple[Action, ...]:
         if i in entry.applying and (i < first or _orderly(a) or _stands(entry, a, i) == "after")
     ]
     inverses = act.inverse_of(tuple(begun))
-    return tuple(a for a in inverses if isinstance(a, act.Schedule | act.WaitFor) or state(a)[0] != "after")
+    return tuple(a for a in inverses if isinstance(a, act.Fileless) or state(a)[0] != "after")
 
 
 def never_began(entry: journal.Entry) -> bool:
     """Whether nothing is left of the change: it stopped before its first action, or was rolled back without a note."""
     actions = plans.from_json(entry.plan).actions
     begun = [(i, a) for i, a in enumerate(actions) if i in entry.applying]
-    return not any(isinstance(a, act.Schedule | act.WaitFor) or _look(entry, a, i)[0] != "before" for i, a in begun)
+    return not any(isinstance(a, act.Fileless) or _look(entry, a, i)[0] != "before" for i, a in begun)
 
 
 def settle(entry: journal.Entry) -> None:
     """Bring an action that a crash left half-way back to its start: torn in-place bytes, an original linked aside."""
     for index, action in enumerate(plans.from_json(entry.plan).actions):
-        if index not in entry.applying or isinstance(action, act.Schedule | act.WaitFor):
+        if index not in entry.applying or isinstance(action, act.Fileless):
             continue
         if _torn(entry, action, index):
             files.write_pieces(files.real(act.paths(action)[0]), entry.pieces[index], forward=False)
@@ -74,12 +74,12 @@ def _stopped_in(actions: tuple[Action, ...], entry: journal.Entry) -> int:
 
 
 def _orderly(action: Action) -> bool:
-    """Hold and release may be repeated; whether a begun one was heard does not matter."""
-    return isinstance(action, act.Schedule) and action.inverse() is not None
+    """Hold, release and a submission (known by its tag) may be repeated; whether a begun one was heard does not matter."""
+    return isinstance(action, act.Order) and action.inverse() is not None
 
 
 def _stands(entry: journal.Entry, action: Action, index: int) -> State:
-    if isinstance(action, act.Schedule | act.WaitFor):
+    if isinstance(action, act.Fileless):
         return "after" if index in entry.applied else "before"
     now, found = _look(entry, action, index)
     if now == "other" and index in entry.applying:
@@ -93,7 +93,7 @@ def _stands(entry: journal.Entry, action: Action, index: int) -> State:
 
 def _look(entry: journal.Entry, action: Action, index: int) -> tuple[State, str]:
     """Where a file action stands; a patch that was torn, and only by that, is half-way."""
-    if isinstance(action, act.Schedule | act.WaitFor):
+    if isinstance(action, act.Fileless):
         return "other", ""
     return ("half", "") if _torn(entry, action, index) else state(action)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ops import actions as act
@@ -11,7 +11,11 @@ from ops.actions import Action
 from ops.errors import OpsError
 from ops.model import Job, Unknown
 from ops.plan import Plan
-from ops.shell import Shell
+from ops.shell import Answer, Shell, Submitter
+
+
+def _no_submitter(argv: Sequence[str], timeout: float, env: Mapping[str, str]) -> Answer:
+    return Answer(127, "", f"{argv[0]}: not to be had here")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,9 @@ class World:
     """Called before each action."""
     renew: Callable[[], None] = lambda: None
     """Keeps the lease alive through a wait."""
+    submitter: Submitter = _no_submitter
+    said: Callable[[str], None] = lambda _: None
+    """Called with what became known on the way: the id of a job, that there was nothing to cancel."""
 
 
 def order(action: act.Schedule, world: World) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import PurePath
 
-from ops.actions import Action, Folder, Move, PatchState, Rewrite, Schedule, SetJson, WaitFor, WriteText
+from ops.actions import Action, Folder, Move, PatchState, Rewrite, Schedule, SetJson, Submit, WaitFor, WriteText
 from ops.model import POINTER, Expectation
 from ops.plan import Cost, Plan
 from ops.views import words
@@ -74,7 +74,7 @@ def _heading(action: Action) -> str:
     match action:
         case WriteText() if PurePath(action.path).name == POINTER:
             return "where the next job resumes"
-        case Schedule() | WaitFor() | WriteText(before="" | None, after="" | None):
+        case Schedule() | Submit() | WaitFor() | WriteText(before="" | None, after="" | None):
             return "jobs and switches"
         case Move() | Folder():
             return "checkpoints out of the way"
