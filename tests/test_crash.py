@@ -125,13 +125,13 @@ def everything(run: Run) -> Story:
 
 def in_place(run: Run, patch: pytest.MonkeyPatch) -> Story:
     patch.setattr(files, "SMALL", 0)
-    return story(run, "rewind", "--to", "20", "--set-lr", "1e-4", "--keep-discarded")
+    return story(run, "set-lr", "1e-4", "--at", "20")
 
 
 def by_config(run: Run) -> Story:
     (run.root / "train.yaml").write_text("hparams:\n  load_optimizer_states: True\n  seed: 5\n")
     (run.dir / "m4ops.toml").write_text('trainer_config = "../train.yaml"\n')
-    return story(run, "rewind", "--to", "20", "--reset-optimizer", "--keep-wandb-run")
+    return story(run, "reset-optimizer")
 
 
 @pytest.fixture

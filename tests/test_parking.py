@@ -180,15 +180,23 @@ def test_an_edit_that_fails_where_only_a_hold_went_before(live: Run, monkeypatch
 
 def test_a_release_that_fails_leaves_the_edits_and_says_so(live: Run) -> None:
     queue(live).rows = [WAITING]
+    before = live.tree()
 
     def silent(verb: str, job: str) -> None:
         queue(live).down = verb == "hold"
 
     queue(live).on_order = silent
-    said = live.m4ops(*RESTART, "--assume-stopped")
-    queue(live).down = False
-    assert said.code in (1, 2)
-    assert "Traceback" not in said.err
+    said = live.m4ops(*RESTART)
+    assert said.code == 2
+    assert "Unable to contact slurm controller" in said.err
+    assert "not done: \n    release job 100" in said.err
+    assert said.err.count("    release job 100") == 1
+    assert live.pointer.read_text().endswith("opt_step-20")
+    queue(live).down, queue(live).on_order = False, lambda verb, job: None
+    live.done("apply", "1", "-y")
+    assert queue(live).held == [False]
+    live.done("undo", "-y")
+    assert live.tree() == before
 
 
 def test_a_finish_is_refused_while_a_job_runs(live: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,9 +234,9 @@ def _stopped(writer: Writer, why: str) -> Unfinished:
     done = left = ""
     with contextlib.suppress(OSError, OpsError):
         entry = journal.find(journal.read(writer.run_dir), writer.id)
-        back = rest(entry, forward=False).actions
-        done = _told(tuple(a for a in act.inverse_of(back)))
-        left = _told(rest(entry, forward=True).actions)
+        to_do = rest(entry, forward=True).actions
+        done = _told(tuple(a for a in act.inverse_of(rest(entry, forward=False).actions) if a not in to_do))
+        left = _told(to_do)
     return Unfinished(
         f"change {writer.id} is unfinished: {why}\n  done: {done or 'UNKNOWN'}\n  not done: {left or 'UNKNOWN'}",
         str(writer.run_dir),
