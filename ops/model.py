@@ -162,6 +162,7 @@ class LogEvent:
     value: str = ""
     node: str = ""
     rank: int | None = None
+    job: str = ""
 
 
 @dataclass(frozen=True)
@@ -329,8 +330,12 @@ class Finding:
     runbook: str = ""
     actions: tuple[str, ...] = ()
     rank: int | None = None
+    episode: str = ""
+    """What tells this trouble from a later one of the same kind, if that can be told."""
 
     @property
     def key(self) -> str:
         """What makes two findings the same episode: a spike that becomes a divergence is one."""
+        if self.episode:
+            return self.episode
         return f"{'loss' if self.kind in ('loss-spike', 'loss-divergence') else self.kind}:{self.node}"

@@ -185,4 +185,5 @@ def _finding(data: Any) -> Finding:
         runbook=str(data["runbook"]),
         actions=tuple(map(str, data["actions"])),
         rank=None if data["rank"] is None else int(data["rank"]),
+        episode=str(data["episode"]),
     )

@@ -226,7 +226,7 @@ def test_a_sudden_drop_is_good_news() -> None:
 def test_a_blow_up_before_the_noise_is_known() -> None:
     losses = [11.0, 10.8, 10.7, *[25.0 + i for i in range(30)]]
     said = over_time(series(losses))
-    assert said[4] == "loss-spike"
+    assert said[5] == "loss-spike"
     assert said[-1] == "loss-divergence"
 
 
@@ -288,7 +288,8 @@ def test_nan_is_over_after_a_rewind_or_when_the_numbers_are_back() -> None:
 
 
 def event(kind: str, line: int, value: str = "") -> LogEvent:
-    return LogEvent(kind, line, (line - 1) * WIDTH, f"text of {kind}", value)
+    node = value if kind == "node-failure" else ""
+    return LogEvent(kind, line, (line - 1) * WIDTH, f"text of {kind}", value, node)
 
 
 def test_a_node_failure() -> None:
@@ -298,7 +299,7 @@ def test_a_node_failure() -> None:
     lost = [event("node-failure", 31, "n37"), event("node-failure-step", 32)]
     (finding,) = found(rows, lost, snapshot)
     assert (finding.severity, finding.node, finding.step, finding.line) == (Severity.CRITICAL, "n37", 750, 31)
-    assert finding.evidence == (f"{LOG}:31",)
+    assert finding.evidence == (f"{LOG}:31", "1 more line of the same failure")
     assert finding.actions == ("m4ops exclude n37", "m4ops requeue")
     late = series([2.0] * 5, first=775, line=40)
     (after,) = found(rows + late, lost, snapshot)

@@ -17,6 +17,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "evals": ("look", "Scores by step; torn and foreign lines by number."),
         "history": ("look", "Every change made by m4ops: what, who, when, undone or not."),
         "plot": ("look", "The loss in the terminal, discarded branches shown as such."),
+        "explain": ("explain", "What a kind of finding means, how to make sure, what to do, and who says so."),
         "replay": ("replay", "Run the detectors over a finished log, CSV, JSONL or trainer_state.json."),
         "diff": ("launch", "What changed between two starts: environment, config, commit, nodes, packages."),
     },

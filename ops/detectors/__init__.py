@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from ops.detectors import attempt, checkpoint, loss, lr, nan, node, queue, stall
+from ops.detectors import attempt, checkpoint, gradients, incident, loss, lr, nan, queue, stall
 from ops.model import Finding, LogEvent, LogView, Sample, Severity, Snapshot
 
 
@@ -29,8 +29,9 @@ class Stream(Protocol):
 STREAM: Mapping[str, Callable[[Mapping[str, Any]], Stream]] = {
     "loss": loss.Losses,
     "nan": nan.NotFinite,
-    "node": node.NodeFailures,
+    "incident": incident.Incidents,
     "lr": lr.Rates,
+    "gradients": gradients.Gradients,
 }
 LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (queue.look, attempt.look, stall.look, checkpoint.look)
 

@@ -61,6 +61,8 @@ class Episode:
     seen: int
     """The last step seen."""
     diverged: bool = False
+    young: bool = False
+    """It began with a run's first rows."""
     recent: list[float] = field(default_factory=list)
 
     def follow(self, sample: Sample, height: float) -> None:
@@ -82,6 +84,7 @@ class Losses:
     def __init__(self, state: State) -> None:
         self.rows: int = state.get("rows", 0)
         self.first: float | None = state.get("first")
+        self.begun: list[int] = list(state.get("begun", ()))
         self.near = Window(NEAR, state.get("near", ()))
         self.noise = Window(NOISE, state.get("noise", ()))
         self.waiting: list[float] = list(state.get("waiting", ()))
@@ -101,6 +104,7 @@ class Losses:
         return {
             "rows": self.rows,
             "first": self.first,
+            "begun": self.begun,
             "near": list(self.near.values),
             "noise": list(self.noise.values),
             "waiting": self.waiting,
@@ -166,6 +170,7 @@ def _resume(memory: Losses, at: int) -> None:
 def _row(memory: Losses, sample: Sample) -> None:
     memory.rows += 1
     memory.first = sample.loss if memory.first is None else memory.first
+    memory.begun = [*memory.begun, sample.step][:2]
     memory.steps = [*memory.steps, [sample.step, sample.line, sample.offset]][-3 * SLOW :]
     if memory.fast:
         memory.fast.follow(sample, sample.loss)
@@ -245,12 +250,14 @@ def _accept(memory: Losses, loss: float, level: float) -> None:
 
 
 def _above_first(memory: Losses, loss: float) -> bool:
-    """While the noise is not known yet: two rows running above 1.25 × the run's first loss, and no mere jitter."""
+    """While the noise is not known yet: three rows of six above 1.25 × the run's first loss, and no mere jitter."""
     first = memory.first or 0.0
     jitter = median([abs(b - a) for a, b in pairwise(memory.near.values)] or [0.0])
     memory.flags = [*memory.flags, first > 0 and loss - first > max(0.25 * first, 6 * jitter)][-6:]
-    if len(memory.flags) > 1 and all(memory.flags[-2:]):
-        memory.fast = memory.begin(1, first, 0.25 * first, loss)
+    if sum(memory.flags) >= 3:
+        onset = len(memory.flags) - 1 - memory.flags.index(True)
+        memory.fast = memory.begin(onset, first, 0.25 * first, loss)
+        memory.fast.young = memory.begun[0] <= 2 * (memory.begun[1] - memory.begun[0])
         return True
     if not memory.flags[-1]:
         _accept(memory, loss, _level(memory.near) if len(memory.near) else loss)
@@ -322,7 +329,7 @@ def _spike(episode: Episode, snapshot: Snapshot) -> Finding:
     left = max(0, WAIT - (episode.rows - episode.alarm))
     return Finding(
         kind="loss-spike",
-        severity=Severity.WARNING,
+        severity=Severity.OK if episode.young else Severity.WARNING,
         summary=f"loss rose from {episode.level:.4g} to {episode.peak:.4g} at step {episode.step}; "
         f"whether it heals shows within {left} logged rows",
         evidence=(where(snapshot, episode.line, episode.offset),),

@@ -31,7 +31,7 @@ class NotFinite:
         if self.onset and stepped_back(self.last, line) and line.step <= self.onset["step"]:
             self.onset = None
         self.last = line
-        self.finite = self.finite + 1 if isfinite(line.loss) else 0
+        self.finite = self.finite + 1 if _finite(line) else 0
         if not self.finite:
             self.onset = self.onset or _onset(line)
         elif self.finite >= HEALED:
@@ -42,8 +42,20 @@ class NotFinite:
         return (_finding(self.onset, snapshot),) if self.onset else ()
 
 
+def _finite(sample: Sample) -> bool:
+    """HF's Trainer logs a NaN loss as 0.0 (`logging_nan_inf_filter`): the gradient norm shows it."""
+    norm = sample.grad_norm
+    hidden = sample.loss == 0.0 and norm is not None and not isfinite(norm)
+    return isfinite(sample.loss) and not hidden and not sample.fields.get("number of nan iterations")
+
+
 def _onset(sample: Sample) -> dict[str, Any]:
-    return {"step": sample.step, "line": sample.line, "offset": sample.offset, "loss": str(sample.loss)}
+    return {
+        "step": sample.step,
+        "line": sample.line,
+        "offset": sample.offset,
+        "loss": "NaN" if isfinite(sample.loss) else str(sample.loss),
+    }
 
 
 def _finding(onset: dict[str, Any], snapshot: Snapshot) -> Finding:

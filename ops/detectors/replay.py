@@ -16,7 +16,7 @@ class Raised:
     detector: str
     finding: Finding
     row: int
-    """0-based: the logged point at which it was raised."""
+    """0-based: the logged point at which it was raised; of an incident, its line."""
     resolved_row: int | None = None
     """The logged point at which it was over, or got its next kind."""
 
@@ -33,7 +33,8 @@ def replay(lines: Iterable[Sample | LogEvent], snapshot: Snapshot) -> list[Raise
             stream.take(line, snapshot)
             found = stream.findings(snapshot)
             if found or running:
-                raised += _compare(name, {f.key: f for f in found}, running, max(row, 0))
+                at = line.line - 1 if isinstance(line, LogEvent) and line.line else max(row, 0)
+                raised += _compare(name, {f.key: f for f in found}, running, at)
     return raised
 
 

@@ -1,67 +1,96 @@
-"""Log lines that are no progress but mean something: the trainer's, Slurm's, and the end of a traceback.
-
-The trainer's texts: huggingface/smollm, vision/m4/training/trainer.py. Slurm's: srun and slurmstepd, 20.11 to
-22.05, whose Debian build for several daemons a machine prints `slurmstepd-NODE: error:`.
-"""
+"""Log lines that are no progress but mean something, by the catalogue's signatures; and the end of a traceback."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from itertools import chain
+from functools import cache
 
+from ops.catalogue.signatures import SIGNATURES
 from ops.logs.progress import clean
 from ops.model import LogEvent
 
 PREFIX = re.compile(
-    r"\s*(?P<label>\d+:\s|\[(?:rank|default)\d+\]:\s?)?\s*"
+    r"\s*(?P<label>(?:\d+:\s+|\[(?:rank|default)\d+\]:\s?)*)"
     r"(?:\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]\s*)?"
 )
 """`srun --label`, torchrun's ranks, and the log formatter's time."""
-
-RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("saved", r"\*\* Saving finished at `(.+?)`"),
-        ("wandb-id", r"\*\* `wandb_run_id`: (\S+)"),
-        ("kill-switch", r"\*\* Kill switch activated()"),
-        ("sigterm", r"\*\* SIGTERM signal received()"),
-        ("time-over", r"\*\* Training time is over()"),
-        ("max-steps", r"\*\* Maximum number of steps has been reached for this (training|run)"),
-        ("memory", r"\*\* CPU memory is close to explosion()"),
-        ("validation", r"Validation logs: val_per_token_loss: (\S+)"),
-        ("node-failure", r"srun: error: Node failure on (\S+)"),
-        ("task-died", r"srun: error: (\S+): tasks? [\d,\-\[\]]+: \S"),
-        # The node after ON is the first one of the step, not the one that failed.
-        ("node-failure-step", r"slurmstepd(?:-\S+)?: error: \*\*\* (?:STEP|JOB) .* DUE TO NODE FAILURE()"),
-        ("time-limit", r"slurmstepd(?:-\S+)?: error: \*\*\* (?:STEP|JOB) (\S+) .* DUE TO TIME LIMIT"),
-        ("preempted", r"slurmstepd(?:-\S+)?: error: \*\*\* (?:STEP|JOB) (\S+) .* DUE TO PREEMPTION"),
-        ("requeued", r"slurmstepd(?:-\S+)?: error: \*\*\* (?:STEP|JOB) (\S+) .* DUE TO JOB REQUEUE"),
-        ("cancelled", r"slurmstepd(?:-\S+)?: error: \*\*\* (?:STEP|JOB) (\S+) .*CANCELLED AT \S+ \*\*\*"),
-    )
-)
-# A progress bar ends without a line end, and the next process's line is glued to it. A quotation is none.
-GLUED = tuple((kind, re.compile(r"(?<![\s\"'`=(])" + pattern.pattern)) for kind, pattern in RULES)
+RANK = re.compile(r"\[(?:rank|Rank )(\d+)\]|^\s*(\d+):\s")
+GLUE = ("srun", "slurmstepd", r"\*\*", "Validation")
+"""How the patterns begin that are looked for behind other output. A progress bar ends without a line end, and the
+next process's line is glued to it. A quotation is none."""
 TRACEBACK = b"Traceback (most recent call last)"
-LITERALS = (b"** ", b"srun: error: ", b"slurmstepd", b"Validation logs", TRACEBACK)
+HEADER = re.compile(r"Traceback \(most recent call last\):\s*$")
+EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=: |:?$)")
+STOPPED = ("KeyboardInterrupt", "SystemExit", "SignalException")
+LITERALS = (*dict.fromkeys(text.encode() for s in SIGNATURES for text in s.literals), TRACEBACK)
 """What a line must contain to be looked at by `parse_event`, or to begin a traceback."""
 
 
+@cache
+def _pattern(index: int) -> tuple[re.Pattern[str], re.Pattern[str] | None]:
+    """How a signature looks at a line's begin, and behind other output."""
+    pattern = SIGNATURES[index].pattern
+    glued = re.compile(r"(?<![\s\"'`=(])" + pattern) if pattern.startswith(GLUE) else None
+    return re.compile(pattern), glued
+
+
 def parse_event(line: bytes, number: int = 0, offset: int = 0) -> LogEvent | None:
-    """The event a line tells, or None. `value` is a path, a node, an id: what the kind needs, see RULES."""
+    """The event a line tells, or None. `value` is a path, a code, an id: what the signature says."""
     text = clean(line)
     start = _after_prefix(text)
-    found = ((kind, pattern.match(text, start)) for kind, pattern in RULES)
-    glued = ((kind, pattern.search(text, start)) for kind, pattern in GLUED)
-    for kind, match in chain(found, glued):
-        if match:
-            return LogEvent(kind, number, offset, text.strip(), match[1])
+    for index, signature in enumerate(SIGNATURES):
+        if any(literal in text for literal in signature.literals):
+            plain, glued = _pattern(index)
+            match = plain.match(text, start) or (glued.search(text, start) if glued else None)
+            if match:
+                return _event(signature.event, text, match, number, offset)
     return None
+
+
+def _event(name: str, text: str, match: re.Match[str], number: int, offset: int) -> LogEvent:
+    groups = match.groupdict()
+    value = groups.get("value") or ""
+    if name == "xid":
+        name = f"xid-{value}"
+    elif name == "task-died":
+        value = groups.get("node") or ""
+    rank = groups.get("rank")
+    return LogEvent(
+        kind=name,
+        line=number,
+        offset=offset,
+        text=text.strip(),
+        value=value,
+        node=(groups.get("node") or "").rstrip(":"),
+        rank=int(rank) if rank else rank_of(text),
+        job=groups.get("job") or "",
+    )
+
+
+def rank_of(text: str) -> int | None:
+    """The global rank that a launcher's prefix tells, if one does."""
+    match = RANK.search(text[:80])
+    return int(match[1] or match[2]) if match else None
 
 
 def _after_prefix(text: str) -> int:
     match = PREFIX.match(text)
     return match.end() if match else 0
+
+
+def is_header(line: str) -> bool:
+    """Does a traceback begin here, not only the words for it?"""
+    return HEADER.search(line) is not None
+
+
+def traceback_event(text: str, number: int, offset: int) -> LogEvent:
+    """The event that a traceback's last line tells."""
+    words = text[_after_prefix(text) :]
+    match = EXCEPTION.match(words)
+    name = match[0] if match else ""
+    kind = "told-to-stop" if name.endswith(STOPPED) else "traceback"
+    return LogEvent(kind, number, offset, text, name, rank=rank_of(text))
 
 
 def traceback_end(header: str) -> Callable[[str], bool]:

@@ -1,24 +1,17 @@
-"""Progress lines of an m4 training, and the branches a run's samples fall into."""
+"""Progress lines, followed from one to the next, and the branches a run's samples fall into."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops.model import Sample
+from ops.logs.formats import BAR, FORMATS, LATER, NORM, RATE, Progress, first, read_line
+from ops.model import LogEvent, Sample
 
 ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
-HEAD = re.compile(
-    r"(?:\[(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,]\d+)?\]\s*)?"
-    r"iteration:\s*(?P<step>\d+)\s*/\s*(?P<total>\d+)\b"
-)
-NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)", re.IGNORECASE)
+TIME = re.compile(r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,]\d+)?\]\s*$")
 CLOCK = re.compile(r"(?:(\d+)(?:-|\s*days?,\s*))?(\d+):(\d\d):(\d\d)")
-LOSS = ("per_token_loss", "loss", "lm loss", "lm_loss")
-RATE = ("lr", "learning rate", "learning_rate")
-NORM = ("grad_norm", "grad norm", "gnorm", "norm")
 
 
 def clean(raw: bytes) -> str:
@@ -26,45 +19,73 @@ def clean(raw: bytes) -> str:
     return ANSI.sub(b"", raw.replace(b"\0", b"")).decode("utf-8", errors="replace").strip("\r\n")
 
 
-def parse_sample(line: bytes, number: int = 0, offset: int = 0) -> Sample | None:
-    """One progress line, or None if it is none or has no loss.
+@dataclass
+class Place:
+    """Where in its progress a log is: what the next line may depend on."""
 
-    The format is that of huggingface/smollm, vision/m4/training/trainer.py.
-    What stands before `iteration:` on the line (`0: ` of `srun --label`, a tqdm bar) is ignored, but for the
-    `[date time]` of the log formatter, which is taken as local time. `fields` holds every numeric metric.
+    format: int = len(FORMATS)
+    """The most trusted format seen; less trusted ones are not read any more."""
+    step: int = 0
+    """The last step read."""
+    total: int | None = None
+    open: bool = False
+    """A header told `step`, and its loss is still to come."""
+
+
+def parse_sample(line: bytes, number: int = 0, offset: int = 0) -> Sample | None:
+    """One progress line by itself, or None if it is none or has no loss."""
+    found = follow(line, Place(), number, offset)
+    return found if isinstance(found, Sample) else None
+
+
+def follow(
+    line: bytes, place: Place, number: int = 0, offset: int = 0, before: bytes = b""
+) -> Sample | LogEvent | None:
+    """The sample that a line tells or completes; `skipped-steps` if all its steps were; else None.
+
+    What stands before it on the line (`0: ` of `srun --label`, a tqdm bar) is ignored, but for the `[date time]` of
+    m4's log formatter, which is taken as local time. `fields` holds every numeric metric. `before` is what stood on
+    the line before a carriage return: the bar that knows the step of a Trainer's line.
     """
     text = clean(line)
-    head = HEAD.search(text)
-    if head is None:
+    if place.open and (later := LATER.search(text)):
+        place.open = False
+        return Sample(place.step, float(later[1].replace(",", "")), line=number, offset=offset, total=place.total)
+    found = read_line(text, place.format)
+    if found is None:
         return None
-    rest = text[head.end() :]
-    glued = rest.find("iteration:")
-    words = _metrics(rest if glued < 0 else rest[:glued])
-    fields = {key: float(value) for key, value in words.items() if NUMBER.fullmatch(value)}
-    loss = _first(fields, LOSS)
+    index, progress = found
+    place.format = min(place.format, index)
+    step = progress.step if progress.step is not None else _bar(before) or place.step + 1
+    place.step, place.total, place.open = step, progress.total, FORMATS[index].opens
+    if place.open:
+        return None
+    loss = progress.loss
     if loss is None:
-        return None
+        scale = progress.fields.get("loss scale")
+        return LogEvent("skipped-steps", number, offset, text.strip(), "" if scale is None else f"{scale:g}")
+    return _sample(progress, step, loss, text, (number, offset))
+
+
+def _sample(progress: Progress, step: int, loss: float, text: str, where: tuple[int, int]) -> Sample:
+    time = TIME.search(text.partition("iteration:")[0]) if "iteration:" in text else None
     return Sample(
-        step=int(head["step"]),
+        step=step,
         loss=loss,
-        lr=_first(fields, RATE),
-        line=number,
-        offset=offset,
-        time=datetime.fromisoformat(head["time"]).astimezone().timestamp() if head["time"] else None,
-        elapsed=_seconds(words.get("elapsed time", "")),
-        total=int(head["total"]),
-        grad_norm=_first(fields, NORM),
-        fields=fields,
+        lr=first(progress.fields, RATE),
+        line=where[0],
+        offset=where[1],
+        time=datetime.fromisoformat(time[1]).astimezone().timestamp() if time else None,
+        elapsed=_seconds(progress.elapsed),
+        total=progress.total,
+        grad_norm=first(progress.fields, NORM),
+        fields=progress.fields,
     )
 
 
-def _metrics(text: str) -> dict[str, str]:
-    pairs = (part.rpartition(": ") for part in text.split("|"))
-    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
-
-
-def _first(fields: Mapping[str, float], names: tuple[str, ...]) -> float | None:
-    return next((fields[name] for name in names if name in fields), None)
+def _bar(before: bytes) -> int | None:
+    bars = BAR.findall(clean(before))
+    return int(bars[-1][0]) if bars else None
 
 
 def _seconds(text: str) -> float | None:

@@ -1,6 +1,6 @@
 """Reading a log that somebody else is writing: whole, its end, or on from where the last look stopped.
 
-Bytes are searched block by block for a few literals, and only lines that contain one are parsed. Lines end at
+Bytes are searched block by block for the literals of the catalogue, and only lines that contain one are parsed. Lines end at
 `\\n`; a `\\r` inside a line (progress bars) parts it. The last line counts only once its `\\n` is there.
 """
 
@@ -10,13 +10,15 @@ import hashlib
 import json
 import os
 import stat
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from ops.errors import BadInput
-from ops.logs.events import LITERALS, TRACEBACK, parse_event, traceback_end
-from ops.logs.progress import clean, parse_sample
+from ops.logs import events, formats
+from ops.logs.events import TRACEBACK, is_header, parse_event, traceback_end, traceback_event
+from ops.logs.progress import Place, clean, follow
+from ops.logs.scan import scanner
 from ops.model import LogEvent, LogView, Sample, Unknown
 
 BLOCK = 4 << 20
@@ -27,7 +29,7 @@ WIDTH = 64 << 10
 COUNTED = 64 << 20
 """Up to this size the lines before a tail are counted."""
 HEAD = 1024
-PROGRESS = b"iteration:"
+LITERALS = (*formats.LITERALS, *events.LITERALS)
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Cursor:
     """Hash of the first `head_size` bytes: the same inode may have been truncated and written anew."""
     head_size: int
     restarted: bool = False
+    progress: tuple[int, int, int | None, bool] | None = None
+    """The `Place` of the log's progress."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -68,6 +72,7 @@ class _Found:
     line: int | None
     samples: list[Sample] = field(default_factory=list)
     events: list[LogEvent] = field(default_factory=list)
+    place: Place = field(default_factory=Place)
 
     @property
     def number(self) -> int:
@@ -86,7 +91,9 @@ class _Found:
         start, stop = last
         number = self.number and self.number + data.count(b"\n", header, header + start)
         text = clean(data[header + start : header + min(stop, start + WIDTH)]).strip()
-        self.events.append(LogEvent("traceback", number, self.offset + start, text, text.partition(":")[0]))
+        # A line that has a signature of its own is met by itself.
+        if parse_event(text.encode()) is None:
+            self.events.append(traceback_event(text, number, self.offset + start))
 
 
 def read_log(path: Path, last_bytes: int | None = None) -> LogView | Unknown:
@@ -111,7 +118,7 @@ def read_new(path: Path, cursor: Cursor | None) -> tuple[LogView, Cursor] | Unkn
         with _open(path) as handle:
             info = os.fstat(handle.fileno())
             same = cursor is not None and _same(handle, info, cursor)
-            found = _Found(cursor.offset, cursor.line) if cursor and same else _Found(0, 0)
+            found = _Found(cursor.offset, cursor.line, place=_place(cursor)) if cursor and same else _Found(0, 0)
             _scan(handle, found, info.st_size)
             size = min(HEAD, found.offset)
             after = Cursor(
@@ -122,10 +129,15 @@ def read_new(path: Path, cursor: Cursor | None) -> tuple[LogView, Cursor] | Unkn
                 head=_fingerprint(handle, size),
                 head_size=size,
                 restarted=cursor is not None and not same,
+                progress=astuple(found.place),
             )
             return _view(path, info, found), after
     except OSError as error:
         return _unknown(path, error)
+
+
+def _place(cursor: Cursor) -> Place:
+    return Place(*cursor.progress) if cursor.progress else Place()
 
 
 def _open(path: Path) -> BinaryIO:
@@ -202,23 +214,31 @@ def _last_end(data: bytes) -> int:
 def _take(data: bytes, end: int, found: _Found) -> int:
     """Parse the lines in `data[:end]`; the bytes consumed, fewer if a traceback has not ended yet."""
     mark = done = 0
-    for hit in _hits(data, end):
-        if hit < done:
-            continue
-        start, done = _part(data, hit, done, end)
+    following = scanner(LITERALS)(data, end)
+    while (hit := following(done)) >= 0:
+        start, stop = _part(data, hit, done, end)
         mark = found.move(data, mark, start)
         # A part may be a hole of NUL bytes with a line at its end, or one progress bar of megabytes.
-        line = data[max(start, hit - HEAD) : min(done, hit + WIDTH)]
-        if data.startswith(TRACEBACK, hit):
-            last = _traceback(data[start : min(end, start + LONG)], clean(line))
+        line = data[max(start, hit - HEAD) : min(stop, hit + WIDTH)]
+        if TRACEBACK in line and is_header(text := clean(line)):
+            last = _traceback(data[start : min(end, start + LONG)], text)
             if last is None and end - start < LONG:
                 return start
-            found.traceback(data, start, last or (0, done - start))
-        elif sample := parse_sample(line, found.number, found.offset):
-            found.samples.append(sample)
-        elif event := parse_event(line, found.number, found.offset):
-            found.events.append(event)
+            found.traceback(data, start, last or (0, stop - start))
+        else:
+            _line(line, data[max(done, start - HEAD) : start], found)
+        done = stop + 1 if stop < end else end
     return found.move(data, mark, end)
+
+
+def _line(line: bytes, before: bytes, found: _Found) -> None:
+    """Note what a line tells, at the place where `found` stands."""
+    before = before[before.rfind(b"\n") + 1 :]
+    read = follow(line, found.place, found.number, found.offset, before)
+    if isinstance(read, Sample):
+        found.samples.append(read)
+    elif event := read or parse_event(line, found.number, found.offset):
+        found.events.append(event)
 
 
 def _traceback(data: bytes, header: str) -> tuple[int, int] | None:
@@ -231,16 +251,6 @@ def _traceback(data: bytes, header: str) -> tuple[int, int] | None:
             return at, stop
         at = stop + 1
     return None
-
-
-def _hits(data: bytes, end: int) -> list[int]:
-    hits = []
-    for literal in (PROGRESS, *LITERALS):
-        at = data.find(literal, 0, end)
-        while at >= 0:
-            hits.append(at)
-            at = data.find(literal, at + len(literal), end)
-    return sorted(hits)
 
 
 def _part(data: bytes, hit: int, low: int, end: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.errors import BadInput
-from ops.logs.progress import LOSS, NORM, RATE
+from ops.logs.formats import LOSS, NORM, RATE
 from ops.model import Sample
 
 STEP = ("step", "current step", "num_opt_steps", "global_step", "iteration", "num_updates", "batch", "iter")

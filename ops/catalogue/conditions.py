@@ -1,0 +1,56 @@
+"""What the detectors conclude from more than one line: the kinds."""
+
+from __future__ import annotations
+
+from ops.catalogue.kind import Kind
+from ops.model import Severity
+
+_CHRONICLES = "huggingface/m4-logs, chronicles of the 80B run"
+
+
+def _k(name: str, severity: Severity, meaning: str, action: str, runbook: str, source: str, confirm: str) -> Kind:
+    return Kind(name, severity, "condition", meaning, action, source, confirm, runbook)
+
+
+_W, _C, _U = Severity.WARNING, Severity.CRITICAL, Severity.UNKNOWN
+
+KINDS: tuple[Kind, ...] = (
+    _k("loss-spike", _W, "the loss jumped; whether it heals shows within 20 logged rows",
+       "wait: a spike that rose within a few rows mostly heals", "loss-spikes", _CHRONICLES, "m4ops plot"),
+    _k("loss-divergence", _C, "the loss rose and did not come back",
+       "rewind to before the rise; if it comes again, with a lower learning rate", "loss-diverges", _CHRONICLES,
+       "m4ops plot"),
+    _k("loss-nan", _C, "the loss is NaN or infinite", "rewind to before it", "loss-diverges", "arXiv 2205.01068",
+       "m4ops plot"),
+    _k("grad-norm-spike", _W, "the gradient norm is ten times its usual: often a step or two before the loss jumps",
+       "watch the loss; nothing else yet", "loss-spikes", "bigscience train/tr11 chronicles",
+       "m4ops plot --field 'grad_norm'"),
+    _k("fp16-collapse", _C, "steps are skipped one after the other: the loss scale keeps falling",
+       "rewind to before the gradients grew; lower the learning rate", "loss-diverges",
+       "bigscience train/tr8 chronicles, experiment 12; arXiv 2210.02414", "the loss scale in the progress lines"),
+    _k("lr-mismatch", _C, "the learning rate after a resume is not the one expected there",
+       "m4ops verify; rewind and set it again", "lr-mismatch", _CHRONICLES, "m4ops plot --field lr"),
+    _k("job-absent", _C, "no job of the run is running or queued", "submit it again", "job-not-in-queue",
+       "bigscience train/tr1, cron", "squeue --me"),
+    _k("job-ended", _W, "the last job ended badly, and none runs", "read its log's end, then submit it again",
+       "job-not-in-queue", "Slurm sacct", "sacct -j JOBID"),
+    _k("job-held", _W, "nothing runs, and all that is queued is held", "m4ops release", "job-not-in-queue",
+       "Slurm squeue", "squeue --me"),
+    _k("kill-switch-left", _W, "the kill switch is still there: each job will end as it starts", "remove the file",
+       "job-not-in-queue", "huggingface/smollm trainer.py", "m4ops status"),
+    _k("queue-unknown", _U, "the queue could not be read", "ask again; is the controller up?", "job-not-in-queue",
+       "Slurm squeue", "squeue --me"),
+    _k("log-stalled", _C, "a job runs, but logs nothing for longer than its own gaps explain",
+       "py-spy dump on a node, then m4ops requeue", "log-stalled", "bigscience train/tr11", "m4ops status"),
+    _k("log-unknown", _U, "the log could not be read", "check the path and its permissions", "log-stalled",
+       "the operating system", "m4ops status"),
+    _k("pointer-broken", _C, "the next job will not resume: its pointer names no checkpoint",
+       "m4ops rewind --to latest", "pointer-broken", "huggingface/smollm trainer.py", "m4ops checkpoints"),
+    _k("checkpoint-incomplete", _W, "the checkpoint that the next resume takes is incomplete, or being saved",
+       "m4ops rewind --to latest, if it stays", "pointer-broken", "huggingface/smollm trainer.py",
+       "m4ops checkpoints"),
+    _k("checkpoints-unknown", _U, "the checkpoints could not be read", "check permissions and the file system",
+       "pointer-broken", "the operating system", "m4ops checkpoints"),
+    _k("stray-file", _C, "a foreign file in a checkpoint can make a resume lose its state", "move the file away",
+       "undo", _CHRONICLES, "m4ops checkpoints"),
+)  # fmt: skip

@@ -1,0 +1,163 @@
+"""How trainers print their progress: one format a framework, recognised by itself.
+
+Formats are ordered: one that names the trainer's step is trusted more than a progress bar. Sources: the trainers'
+own code and logs in public repositories (huggingface/smollm, NVIDIA/Megatron-LM, EleutherAI/gpt-neox,
+huggingface/nanotron, huggingface/transformers, pytorch/torchtitan, allenai/OLMo, mosaicml/llm-foundry,
+karpathy/nanoGPT, karpathy/llm.c, InternLM/InternEvo, NVIDIA/NeMo, facebookresearch/metaseq, tqdm).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from sys import intern
+
+LOSS = (
+    "per_token_loss", "loss", "lm loss", "lm-loss", "lm_loss", "reduced_train_loss", "train_loss", "training loss",
+    "act_loss", "trl", "train/loss", "loss/train/total",
+)  # fmt: skip
+RATE = ("lr", "learning rate", "learning_rate")
+NORM = ("grad_norm", "grad norm", "gnorm", "norm", "total_norm")
+
+_NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)"
+NUMBER = re.compile(_NUMBER, re.IGNORECASE)
+SCALED = re.compile(rf"({_NUMBER})([KMBT]?)", re.IGNORECASE)
+SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+WORD = re.compile(
+    rf"([A-Za-z_][\w./-]*)['\"]?(?:\s*[:=]\s*|\s+)['\"]?({_NUMBER})(?![\w.])",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What one line says. `step` None: it does not tell; `loss` None: it has none (a header, or skipped steps)."""
+
+    step: int | None
+    total: int | None
+    fields: Mapping[str, float]
+    elapsed: str = ""
+
+    @property
+    def loss(self) -> float | None:
+        return first(self.fields, LOSS)
+
+
+@dataclass(frozen=True)
+class Format:
+    """`hint` is in each of its lines; `head` finds step and total; `values` reads what follows."""
+
+    name: str
+    hint: str
+    head: str
+    values: Callable[[str], Mapping[str, float]]
+    opens: bool = False
+    """A header: the loss stands in a later line."""
+
+
+def first(fields: Mapping[str, float], names: tuple[str, ...]) -> float | None:
+    return next((fields[name] for name in names if name in fields), None)
+
+
+def pipes(text: str) -> Mapping[str, float]:
+    """`| key: value | key: value |`; a value may be `93.2K`."""
+    found: dict[str, float] = {}
+    for part in text.split("|"):
+        key, colon, value = part.rpartition(": ")
+        match = SCALED.fullmatch(value.strip()) if colon else None
+        if match:
+            found[intern(key.strip())] = float(match[1].replace(",", "")) * SCALE[match[2].upper()]
+    return found
+
+
+def words(text: str) -> Mapping[str, float]:
+    """`key: value key=value 'key': 'value'`; what carries a unit is left out."""
+    return {intern(key): float(value.replace(",", "")) for key, value in WORD.findall(text)}
+
+
+def document(text: str) -> Mapping[str, float]:
+    """The numbers of a JSON object, of the objects in it too; numbers may be written as strings."""
+    try:
+        data, _ = json.JSONDecoder().raw_decode(text[text.index("{") :])
+    except ValueError:
+        return {}
+    flat = {**data, **{k: v for inner in data.values() if isinstance(inner, dict) for k, v in inner.items()}}
+    return {k: float(v) for k, v in flat.items() if isinstance(v, str | int | float) and NUMBER.fullmatch(str(v))}
+
+
+def nothing(text: str) -> Mapping[str, float]:
+    return {}
+
+
+_STEP = r"(?P<step>[\d,]+)"
+_TOTAL = r"(?P<total>[\d,]+)"
+FORMATS: tuple[Format, ...] = (
+    Format("m4, nanotron", "iteration:", rf"iteration:\s*{_STEP}\s*/\s*{_TOTAL}\b", pipes),
+    Format("Megatron, GPT-NeoX", "iteration ", rf"iteration\s+{_STEP}/\s*{_TOTAL}\s*\|", pipes),
+    Format("NeMo", "global_step: ", rf"Training epoch \d+, iteration \d+/\d+ \|.*?global_step: {_STEP}", pipes),
+    Format("MLPerf", ":::MLLOG", r":::MLLOG (?=\{)", document),
+    Format("metaseq, fairseq", "train_inner", r"\| train_inner \| (?=\{)", document),
+    Format("InternEvo", "step=", rf"\bstep={_STEP},(?=loss=)", words),
+    Format("OLMo", "[step=", rf"\[step={_STEP}(?:/{_TOTAL})?[\],]", nothing, opens=True),
+    Format("Composer", "[batch=", rf"\[batch={_STEP}/{_TOTAL}\]:", nothing, opens=True),
+    Format("nanoGPT", "iter ", rf"\biter {_STEP}: (?=loss )", words),
+    Format("llm.c", "trl:", rf"(?:^|\s)s:{_STEP} (?=trl:)", words),
+    Format("torchtitan, modded-nanogpt", "step", rf"(?:^|[\s|]|\[0m)step:?\s*{_STEP}(?:\s*/\s*{_TOTAL})?(?=[\s|:,])", words),
+    Format("epochs", "poch", rf"[Ee]poch\W{{0,3}}(?P<epoch>\d+)\W{{1,4}}(?:iteration|iter|batch|step)\W{{0,2}}{_STEP}\s*/\s*{_TOTAL}\b", words),
+    Format("Trainer", "'loss':", r"(?=\{'loss': )", words),
+    Format("tqdm", " [", rf"(?:\b[Ee]poch (?P<epoch>\d+).*?)?\b{_STEP}/{_TOTAL} \[(?=[^\]]*\bloss=)", words),
+)  # fmt: skip
+LATER = re.compile(
+    r"(?:train/(?:CrossEntropyLoss|CE loss)=|Train (?:loss/train/total|LanguageCrossEntropy|loss): )"
+    rf"({_NUMBER})",
+    re.IGNORECASE,
+)
+"""The loss of OLMo and Composer, lines after its header."""
+BAR = re.compile(r"(\d+)/(\d+) \[")
+LITERALS = (b"loss", b"Loss", b"trl:", b"[step=", b"[batch=", b"iteration ", b"iteration:", b"LanguageCrossEntropy")
+"""What a progress line contains."""
+
+
+@cache
+def _head(index: int) -> re.Pattern[str]:
+    return re.compile(FORMATS[index].head)
+
+
+def read_line(text: str, weakest: int = len(FORMATS)) -> tuple[int, Progress] | None:
+    """What a line says in the first format that fits, and which that is. Formats after `weakest` are not tried."""
+    for index, form in enumerate(FORMATS[: weakest + 1]):
+        if form.hint in text and (match := _head(index).search(text)) and (found := _read(form, match, text)):
+            return index, found
+    return None
+
+
+def _read(form: Format, match: re.Match[str], text: str) -> Progress | None:
+    groups = match.groupdict()
+    step, total = (_whole(groups.get(name)) for name in ("step", "total"))
+    rest = text[match.end() :]
+    # Two writers' lines glued: the second one's values are not the first one's.
+    glued = rest.find("iteration:") if form.hint == "iteration:" else -1
+    rest = rest if glued < 0 else rest[:glued]
+    fields = form.values(rest)
+    if form.opens:
+        return Progress(step, total, {})
+    if form.values is document:
+        step = next((int(fields[k]) for k in ("num_updates", "step") if k in fields), None)
+    if "epoch" in groups and groups["epoch"] and total:
+        step, total = int(groups["epoch"]) * total + (step or 0), None if form.name == "epochs" else total
+    found = Progress(step, total, fields, _elapsed(rest))
+    if found.loss is None and "skipped iterations" not in rest:
+        return None
+    return found
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text.replace(",", "")) if text else None
+
+
+def _elapsed(rest: str) -> str:
+    at = rest.find("elapsed time: ")
+    return rest[at + 14 :].partition("|")[0].strip() if at >= 0 else ""

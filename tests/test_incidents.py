@@ -1,0 +1,167 @@
+"""One incident a failure: its first cause, node and rank, from lines as trainers, Slurm and drivers print them."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ops.catalogue import kinds
+from ops.catalogue.signatures import SIGNATURES
+from ops.cli import cli
+from ops.logs import parse_event
+
+ROOT = Path(__file__).resolve().parent.parent
+STEP = "iteration: {:5d}/900   1% | per_token_loss: 2.5000 |\n"
+
+
+def incidents(folder: Path, text: str) -> list[dict[str, Any]]:
+    log = folder / "main_log.txt"
+    log.write_text(text)
+    done = CliRunner().invoke(cli, ["replay", "--json", str(log)], catch_exceptions=False)
+    return [found for found in json.loads(done.stdout) if found["detector"] == "incident"]
+
+
+def rank_noise(rank: int) -> str:
+    return (
+        f"[rank{rank}]: [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)\n"
+        f"[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File x\n"
+        f"[rank{rank}]: torch.distributed.DistBackendError: NCCL error in: ncclRemoteError: x\n"
+    )
+
+
+def test_fifty_ranks_of_fallout_are_one_incident_with_its_cause_and_node(tmp_path: Path) -> None:
+    text = STEP.format(5) + "srun: error: Node failure on n37\n" + "".join(map(rank_noise, range(50)))
+    text += "slurmstepd: error: *** STEP 19.0 ON n1 CANCELLED AT 2023-03-06T03:17:51 DUE TO NODE FAILURE ***\n"
+    (found,) = incidents(tmp_path, text)
+    assert (found["kind"], found["severity"], found["node"], found["line"]) == ("node-failure", "CRITICAL", "n37", 2)
+    assert "101 more lines of the same failure" in found["evidence"]
+
+
+def test_a_heavier_cause_takes_the_incident_over(tmp_path: Path) -> None:
+    text = STEP.format(5) + "  what():  CUDA error: unknown error\nsrun: error: Node failure on n49\n"
+    first, second = incidents(tmp_path, text)
+    assert (first["kind"], first["line"], first["resolved_row"]) == ("cuda-error", 2, second["row"])
+    assert (second["kind"], second["line"], second["node"]) == ("node-failure", 3, "n49")
+
+
+def test_the_first_traceback_names_a_failure_without_a_better_cause(tmp_path: Path) -> None:
+    error = "[rank4]: Traceback (most recent call last):\n[rank4]:   File x\n[rank4]: ValueError: bad shape\n"
+    (found,) = incidents(tmp_path, STEP.format(5) + error + error.replace("rank4", "rank5").replace("bad", "other"))
+    assert (found["kind"], found["rank"], found["line"]) == ("traceback", 4, 4)
+    assert "ValueError: bad shape" in found["evidence"][1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (" DUE TO TIME LIMIT ***", "time-limit"),
+        (" DUE TO PREEMPTION ***", "preempted"),
+        (" DUE TO JOB REQUEUE ***", "requeued"),
+        (" ***", "cancelled"),
+    ],
+)
+def test_an_ending_is_well_and_its_teardown_is_nothing(tmp_path: Path, reason: str, kind: str) -> None:
+    end = "slurmstepd: error: *** JOB 18 ON n3 CANCELLED AT 2021-05-24T09:50:34" + reason + "\n"
+    (found,) = incidents(tmp_path, STEP.format(5) + end + "".join(map(rank_noise, range(3))))
+    assert (found["kind"], found["severity"], found["line"]) == (kind, "OK", 2)
+
+
+def test_what_training_survived_is_no_critical_matter(tmp_path: Path) -> None:
+    on = "".join(STEP.format(n) for n in range(6, 12))
+    trace = "Traceback (most recent call last):\n  File x\nValueError: of a helper thread\n"
+    (found,) = incidents(tmp_path, STEP.format(5) + trace + on)
+    assert found["resolved_row"] is not None
+    (lost,) = incidents(tmp_path, STEP.format(5) + "srun: error: Node failure on n2\n" + on)
+    assert lost["severity"] == "WARNING"
+
+
+def test_two_jobs_and_two_nodes_are_two_incidents(tmp_path: Path) -> None:
+    oom = "slurmstepd: error: Detected 1 oom_kill event in StepId={}.0. Some of the step tasks have been OOM Killed.\n"
+    died = "srun: error: n{}: tasks 1-3: Out Of Memory\n"
+    found = incidents(tmp_path, oom.format(4) + died.format(1) + oom.format(5) + died.format(2))
+    assert [(f["kind"], f["node"], f["line"]) for f in found] == [("host-oom", "n1", 1), ("host-oom", "n2", 3)]
+    xid = "May 19 07:08:57 {} kernel: [6801.6] NVRM: Xid (PCI:0000:10:1c): {}, pid=1850, x\n"
+    found = incidents(tmp_path, xid.format("n1", 63) + xid.format("n2", 64) + xid.format("n2", 64))
+    assert [(f["kind"], f["severity"], f["node"]) for f in found] == [
+        ("xid-63", "WARNING", "n1"),
+        ("xid-64", "CRITICAL", "n2"),
+    ]
+
+
+def test_torchruns_report_names_host_and_rank(tmp_path: Path) -> None:
+    report = (
+        "Failures:\n[1]:\n  host      : n8\n  rank      : 9 (local_rank: 1)\n  exitcode  : 1 (pid: 3)\n"
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2023\n  host      : n7\n"
+        "  rank      : 4 (local_rank: 0)\n  exitcode  : -9 (pid: 2)\n"
+    )
+    (found,) = incidents(tmp_path, report)
+    assert (found["kind"], found["node"], found["rank"]) == ("rank-died", "n7", 4)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'assert ok, "Error: CUDA out of memory is not handled here"',
+        "# we raise: Traceback (most recent call last) will follow",
+        'logger.error("srun: error: Node failure on n1")',
+        "the story of a node failure, an error of fate, killed",
+        "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768",
+        "step:1/6200 train_loss:10.9 train_time:74701ms step_avg:nanms",
+        "| GPU  Name   Persistence-M | Bus-Id   Disp.A | Volatile Uncorr. ECC |",
+        "n1:12:34 [0] NCCL INFO Connected all rings",
+        "srun: error: unpack_header: protocol_version 65363 not supported",
+        "slurmstepd: error: Failed to send MESSAGE_TASK_EXIT: Connection refused",
+        "srun: error: n3: task 3: Terminated",
+        "submitit WARNING (2022-08-12 02:06:12,301) - Bypassing signal SIGTERM",
+        "[Wed Mar  1 17:50:44 2023] sshd[30792]: segfault at 0 ip 00 sp 00 error 14 in sshd[55bb]",
+        "OSError: [Errno 98] Address already in use, trying the next port",
+    ],
+)
+def test_what_only_looks_alarming_alerts_nothing(tmp_path: Path, line: str) -> None:
+    found = incidents(tmp_path, STEP.format(5) + line + "\n" + STEP.format(6))
+    assert [f for f in found if f["severity"] != "OK"] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "value"),
+    [
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "cuda-error", "an illegal memory access was encountered"),
+        ("[rank7]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "cuda-oom", ""),
+        ("OSError: [Errno 28] No space left on device", "disk-full", ""),
+        ("OSError: [Errno 116] Stale file handle", "fs-error", ""),
+        ("[6781741.5] NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', GPU has fallen off the bus.", "xid-79", "79"),
+        ("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up", "nvswitch", "20034"),
+        ("INFO: task python:280058 blocked for more than 120 seconds.", "hung-task", "python"),
+        ("srun: error: Task launch for StepId=36.0 failed on node cn131: Job credential expired", "launch-failure", ""),
+        ("n1:1:2 [0] NCCL WARN Connect to 10.0.0.7<4321> failed : Connection refused", "nccl-connect", "10.0.0.7"),
+        ("Exception: Current loss scale already at minimum - cannot decrease scale anymore.", "loss-scale-minimum", ""),
+    ],
+)  # fmt: skip
+def test_a_signature(line: str, kind: str, value: str) -> None:
+    event = parse_event(line.encode())
+    assert event is not None
+    assert (event.kind, event.value) == (kind, value)
+
+
+def test_every_kind_that_is_raised_or_named_is_explained() -> None:
+    raised = set()
+    for source in (ROOT / "ops" / "detectors").glob("*.py"):
+        raised |= set(re.findall(r"(?:kind=|Finding\(\s*)\"([a-z-]+)\"", source.read_text()))
+    assert raised - set(kinds()) == set()
+    assert {s.kind for s in SIGNATURES if s.kind} <= set(kinds())
+    for kind in kinds().values():
+        assert kind.meaning and kind.action and kind.source and kind.confirm
+        assert not kind.runbook or (ROOT / "runbooks" / f"{kind.runbook}.md").is_file()
+        told = CliRunner().invoke(cli, ["explain", kind.name])
+        assert told.exit_code == 0
+        assert kind.name in told.stdout
+
+
+def test_an_unknown_kind_names_its_likes() -> None:
+    done = CliRunner().invoke(cli, ["explain", "node-failur"])
+    assert done.exit_code == 1
+    assert "node-failure" in str(done.exception.hint)  # type: ignore[union-attr]
+    assert len(CliRunner().invoke(cli, ["explain"]).stdout.splitlines()) == len(kinds())
