@@ -11,7 +11,7 @@ from . import cluster
 from .cluster import Cluster, LabError
 from .shape import Shape
 
-ACTS = ("kill", "freeze", "thaw", "start", "revive")
+ACTS = ("stop", "kill", "freeze", "thaw", "start", "revive")
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.slurm_lab", description="A real Slurm cluster on this machine."
     )
-    verbs = parser.add_subparsers(required=True, metavar="up|down|list|kill|freeze|thaw|start|revive")
+    verbs = parser.add_subparsers(required=True, metavar="up|down|list|stop|kill|freeze|thaw|start|revive")
     up = verbs.add_parser("up", help="bring a cluster up; stdout is shell code that exports SLURM_CONF")
     up.set_defaults(act=_up)
     up.add_argument("--dir", type=Path, help="folder of the cluster (default: a new one in /tmp)")

@@ -117,6 +117,10 @@ class Cluster:
             os.kill(first, signal.SIGKILL)
         process.end()
 
+    def stop(self, name: str) -> None:
+        """End a daemon as a service is stopped: by SIGTERM, its state saved."""
+        self._process(name).end(signal.SIGTERM)
+
     def freeze(self, name: str) -> None:
         """SIGSTOP for a daemon, or for all that runs on a node."""
         self._signal(name, signal.SIGSTOP)
