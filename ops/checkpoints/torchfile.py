@@ -54,12 +54,13 @@ class Storage:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A view of a storage. `offset` counts elements; `shape` and `dtype` as torch has them."""
+    """A view of a storage. `offset` and `stride` count elements; `shape` and `dtype` as torch has them."""
 
     storage: Storage
     offset: int
     shape: tuple[int, ...]
     dtype: str
+    stride: tuple[int, ...] = ()
 
     @property
     def numel(self) -> int:
@@ -221,12 +222,12 @@ def _call(func: Any, args: Any) -> Any:
     if not isinstance(func, Global) or func.module not in _TRUSTED:
         return Call(func, args)
     match func.name, args:
-        case (("_rebuild_tensor_v2" | "_rebuild_tensor"), (Storage() as s, int(at), tuple(shape), *_)):
-            return Tensor(s, int(at), shape, s.dtype)
+        case (("_rebuild_tensor_v2" | "_rebuild_tensor"), (Storage() as s, int(at), tuple(shape), tuple(stride), *_)):
+            return Tensor(s, int(at), shape, s.dtype, stride)
         case "OrderedDict", ():
             return {}
-        case "_rebuild_tensor_v3", (Storage() as s, int(at), tuple(shape), _, _, _, Global(name=dtype), *_):
-            return Tensor(s, int(at), shape, _DTYPES.get(dtype, dtype))
+        case "_rebuild_tensor_v3", (Storage() as s, int(at), tuple(shape), tuple(stride), _, _, Global(name=dtype), *_):
+            return Tensor(s, int(at), shape, _DTYPES.get(dtype, dtype), stride)
         case (("_rebuild_parameter" | "_rebuild_parameter_with_state"), (Tensor() as tensor, *_)):
             return tensor
         case "_rebuild_from_type_v2", (inner, _, tuple(rest), _):

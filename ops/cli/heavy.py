@@ -1,0 +1,213 @@
+"""The heavy Keep commands: extract."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ops.cli import session
+from ops.errors import BadInput, Refused
+from ops.model import FINISHED, OPS_DIR, Checkpoint, Snapshot
+
+if TYPE_CHECKING:
+    from ops.extract import Extracted, Job
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+@click.command()
+@click.argument("step", required=False, metavar="STEP|DIR")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The folder to write, which is made.")
+@click.option("--to-unwrapped-model", "unwrapped", is_flag=True, help="Into the checkpoint's unwrapped_model/.")
+@click.option(
+    "--all-missing", is_flag=True, help="Every complete checkpoint whose unwrapped_model/ has no weights yet."
+)
+@click.option(
+    "--dtype", type=click.Choice(tuple(DTYPES)), help="Default: fp32; in unwrapped_model/ bf16, as m4's own converter."
+)
+@click.option("--max-shard-size", default="5GB", show_default=True, metavar="SIZE", help="Of one file: 500MB, 5GB.")
+@click.option("--check-with-deepspeed", "check", is_flag=True, help="Compare with DeepSpeed's own converter (slow).")
+@click.option("-n", "--dry-run", is_flag=True, help="Say what would be written and stop.")
+@click.pass_context
+def extract(
+    ctx: click.Context,
+    /,
+    step: str | None,
+    out: Path | None,
+    unwrapped: bool,
+    all_missing: bool,
+    dtype: str | None,
+    max_shard_size: str,
+    check: bool,
+    dry_run: bool,
+) -> None:
+    """Write a checkpoint's weights as safetensors, at the speed of the disk.
+
+    From DeepSpeed ZeRO-1, 2 and 3 and from plain Accelerate, without torch; byte for byte what DeepSpeed's zero_to_fp32
+    --safe_serialization writes. STEP is a step, `latest`, -1, or a checkpoint's folder. Interrupted work goes on where it
+    ended when the same command is given again.
+    """
+    if (out is None) == (not (unwrapped or all_missing)) or bool(step) == all_missing:
+        raise BadInput(
+            "say what to extract and where to",
+            hint="m4ops extract STEP --out DIR; m4ops extract STEP --to-unwrapped-model; m4ops extract --all-missing",
+        )
+    from ops import extract as effect
+
+    kind = DTYPES[dtype or ("fp32" if out else "bf16")]
+    limit = _bytes(max_shard_size)
+    for place in _checkpoints(ctx, step):
+        target = Path(os.path.abspath(out)) if out else place / "unwrapped_model"
+        work = _planned(place, target, kind, limit)
+        _about(work)
+        if not dry_run:
+            with _meter(work.size) as told:
+                done = effect.extract(work, told)
+            _tell(done)
+            if check:
+                _checked(work, place, kind)
+
+
+# -- what is meant ---------------------------------------------------------------------------------------
+
+
+def _checkpoints(ctx: click.Context, step: str | None) -> tuple[Path, ...]:
+    """The checkpoint folders that are meant. Raises Refused for one whose save is not finished."""
+    from ops import extract as effect
+
+    if step is not None and not step.lstrip("-").isdigit() and step != "latest":
+        return (_finished(Path(os.path.abspath(step))),)
+    run, _ = session.find(ctx)
+    seen = session.look(run)
+    if step is not None:
+        return (_finished(_of_step(seen, step).path),)
+    found = [c.path for c in seen.checkpoints or () if c.complete and not effect.held(c.path / "unwrapped_model")]
+    if not found:
+        session.say("nothing is missing: every complete checkpoint has its weights in unwrapped_model/")
+    return tuple(found)
+
+
+def _of_step(seen: Snapshot, step: str) -> Checkpoint:
+    from ops.interventions import targets
+
+    number = targets.resolve(seen, step)
+    found = next((c for c in targets.known(seen) if c.step == number), None)
+    if found is None:
+        raise BadInput(f"there is no checkpoint of step {number}", str(seen.run.dir), "m4ops checkpoints")
+    return found
+
+
+def _finished(path: Path) -> Path:
+    if not path.is_dir():
+        raise BadInput("neither a step nor a checkpoint's folder", str(path), "m4ops checkpoints")
+    if not (path / FINISHED).exists():
+        raise Refused(
+            f"{FINISHED} is missing: the save is not finished",
+            str(path),
+            "wait for it, or name the folder of an earlier one",
+        )
+    return path
+
+
+def _bytes(text: str) -> int:
+    """A size as huggingface_hub reads it. Raises BadInput."""
+    number, unit = text.strip()[:-2], text.strip()[-2:].upper()
+    with contextlib.suppress(ValueError):
+        if unit in UNITS and float(number) > 0:
+            return int(float(number) * UNITS[unit])
+    raise BadInput(f"--max-shard-size {text}: not a size", hint="500MB, 5GB")
+
+
+def _planned(place: Path, target: Path, kind: str, limit: int) -> Job:
+    from ops import extract as effect
+    from ops.checkpoints.weights import weights_of
+
+    if target.name == "unwrapped_model" and target.parent == place:
+        if not (target / "config.json").is_file():
+            raise Refused("unwrapped_model/config.json is missing: nothing could load the weights there", str(place))
+        staging = place.parent / OPS_DIR / "extract" / place.name
+    else:
+        staging = target.parent / f".m4ops-extract-{target.name}"
+    return effect.job(weights_of(place), target, staging, kind, limit)
+
+
+# -- doing it --------------------------------------------------------------------------------------------
+
+
+def _about(work: Job) -> None:
+    from ops.views import words
+
+    count = words.count(len(work.weights.tensors), "tensor")
+    files = words.count(len(work.files), "file")
+    session.say(f"{work.target}: {count}, {words.size(work.size)} in {files}, from {work.weights.kind}")
+    for name, same in work.weights.tied:
+        session.say(f"  {name} is left out: it is {same} (tied weights; Transformers ties them again)")
+    if work.weights.unlisted:
+        names = ", ".join(work.weights.unlisted[:4]) + (", …" if len(work.weights.unlisted) > 4 else "")
+        session.say(f"  {names}: frozen, and kept by the trainer in the model's type alone")
+
+
+def _tell(done: Extracted) -> None:
+    from ops.views import words
+
+    rate = done.copied / max(done.seconds, 1e-3) / 1e9
+    earlier = (
+        f" ({words.size(done.size - done.copied)} were there from an earlier attempt)"
+        if done.copied < done.size * 0.99
+        else ""
+    )
+    session.say(f"written: {words.size(done.size)} in {done.seconds:.1f} s, {rate:.2f} GB/s{earlier}")
+    for path in done.files:
+        session.out(str(path))
+
+
+@contextlib.contextmanager
+def _meter(total: int) -> Iterator[Callable[[int], None]]:
+    """A line on the terminal with bytes, rate and time left; nothing where stderr is none."""
+    shown = sys.stderr.isatty()
+    start, first, last = time.monotonic(), None, 0.0
+
+    def told(there: int) -> None:
+        nonlocal first, last
+        now = time.monotonic()
+        first = there if first is None else first
+        if not shown or (now - last < 0.1 and there < total):
+            return
+        last = now
+        rate = (there - first) / max(now - start, 1e-3)
+        left = f", {(total - there) / rate:.0f} s left" if rate > 0 else ""
+        bar = "━" * (20 * there // max(total, 1))
+        click.echo(
+            f"\r  {bar:20} {100 * there // max(total, 1):3} %  {there / 1e9:.2f} of {total / 1e9:.2f} GB  {rate / 1e9:.2f} GB/s{left}\x1b[K",
+            err=True,
+            nl=False,
+        )
+
+    try:
+        yield told
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+# -- checking --------------------------------------------------------------------------------------------
+
+
+def _checked(work: Job, place: Path, kind: str) -> None:
+    """Have DeepSpeed convert the same checkpoint and compare every tensor's bytes. Raises OpsError when one differs."""
+    from ops import shell
+    from ops.extract import reference
+    from ops.views import words
+
+    session.say("DeepSpeed's own converter reads the checkpoint (this takes its time and memory) …")
+    same, more = reference.compared(work, place, kind, shell.run)
+    extra = f"; it leaves out {words.count(more, 'frozen tensor')}" if more else ""
+    session.say(f"identical with DeepSpeed's: {words.count(same, 'tensor')}{extra}")
