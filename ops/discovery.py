@@ -134,7 +134,13 @@ def _trainer_paths(save_dir: Path) -> dict[str, Path]:
     configs = [p for p in save_dir.glob("*_config.yaml") if "accelerate" not in p.name]
     if not configs:
         return {}
-    text = max(configs, key=lambda p: (p.stat().st_mtime, p.name)).read_text(encoding="utf-8", errors="replace")
+    return switches(
+        max(configs, key=lambda p: (p.stat().st_mtime, p.name)).read_text(encoding="utf-8", errors="replace")
+    )
+
+
+def switches(text: str) -> dict[str, Path]:
+    """`kill_switch_path` and `save_switch_path` of a trainer's config, where they are absolute."""
     found: dict[str, Path] = {}
     for key in _YAML_KEYS:
         match = re.search(rf"^[ \t]*{key}[ \t]*:[ \t]*(.+?)[ \t]*(?:#.*)?$", text, re.MULTILINE)

@@ -40,7 +40,7 @@ def apply(ctx: click.Context, what: str, dry_run: bool, yes: bool, assume_stoppe
     """
     from ops import plan as plans
 
-    run, _ = session.find(ctx)
+    run = session.new_or_found(ctx)
     if what.isdigit():
         return _end(ctx, run, what, True, (dry_run, yes, assume_stopped))
     try:

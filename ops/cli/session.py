@@ -16,7 +16,7 @@ import click
 
 from ops import discovery, recent, shell, slurm, snapshot
 from ops.config import Config
-from ops.errors import BadInput, Refused
+from ops.errors import BadInput, Refused, RunNotFound
 from ops.model import Finding, LogView, Run, Snapshot, Unknown
 from ops.shell import Answer, Shell, Submitter
 
@@ -29,6 +29,19 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def find(ctx: click.Context) -> tuple[Run, Config]:
     """The run that the command line or the environment means. Raises RunNotFound."""
     return discovery.find(ctx.find_root().obj, Path.cwd())
+
+
+def new_or_found(ctx: click.Context) -> Run:
+    """The run; before its first job any folder that is named is one. Raises RunNotFound."""
+    try:
+        return find(ctx)[0]
+    except RunNotFound:
+        said = ctx.find_root().obj or os.environ.get("M4OPS_RUN", "")
+        if said and Path(said).is_dir():
+            return discovery.describe(Path(said).absolute())[0]
+        if "/" in said:
+            raise RunNotFound("the run has no folder yet", said, f"mkdir -p {shlex.quote(said)}, then again") from None
+        raise
 
 
 def scheduler() -> Shell:

@@ -25,7 +25,6 @@ from ops.errors import OpsError
 from ops.logs import reader
 from ops.logs.progress import split_branches
 from ops.model import LogView, Sample
-from ops.resources import resource
 
 NAME = "tr_demo"
 LIMIT = 150.0
@@ -116,12 +115,8 @@ def _submit(show: Show) -> None:
     (save_dir / "logs").mkdir(parents=True)
     (show.folder / "config.yaml").write_text(CONFIG.format(folder=show.folder, name=NAME), encoding="utf-8")
     trainer = (sys.executable, "-u", "-m", "ops.demo.trainer", "--config", str(show.folder / "config.yaml"))
-    show.env |= {"M4OPS_SAVE_DIR": str(save_dir), "TRAIN_CMD": shlex.join(trainer)}
-    template = resource("slurm_templates", "train.slurm")
-    output = f"--output={save_dir}/logs/%x_%A_%a.out"
-    code, text = _command(show, ("sbatch", f"--job-name={NAME}", "--array=1-4%1", output, str(template)))
-    if code != 0:
-        raise OpsError(f"the job array was not taken: {text.strip()}")
+    show.env["TRAIN_CMD"] = shlex.join(trainer)
+    _m4ops(show, "submit", "--array", "1-4%1", "--yes")
 
 
 def _caught(show: Show) -> int:

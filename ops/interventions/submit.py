@@ -19,7 +19,7 @@ from ops.plan import Plan
 AFTER = ("run", "singleton", "none")
 SHORT = 2.0
 """A time limit shorter than so many times the warning before it gets its warning later: at two thirds of it."""
-_PASSED = ("TRAIN_CMD", "SRUN_ARGS", "M4OPS_AT_LIMIT", "M4OPS_MAX_REQUEUES")
+PARAMETERS = ("TRAIN_CMD", "SRUN_ARGS", "M4OPS_AT_LIMIT", "M4OPS_MAX_REQUEUES")
 """Parameters of the templates: with the plan travels what they are when it is made."""
 _NOT_HERE = {
     "wrap": "the script is --template FILE",
@@ -57,6 +57,8 @@ class Launch:
     cluster: str = ""
     template: str = ""
     """The template's path."""
+    lacking: tuple[str, ...] = ()
+    """Secrets that the submission to be repeated had, and that are not set now."""
 
 
 def plan(asked: Submit, launch: Launch, snapshot: Snapshot, command: str) -> Plan:
@@ -111,7 +113,7 @@ def _complete(launch: Launch, snapshot: Snapshot) -> None:
         raise Refused(
             "TRAIN_CMD is not set: the template does not know what to run",
             launch.template,
-            "export TRAIN_CMD='python -m … --config …', or name your own script: --template FILE",
+            "export TRAIN_CMD='python -m … --config …'; or --same: as last time; or your own script: --template FILE",
         )
     if re.search(r"[,\s]", str(snapshot.run.dir)):
         raise Refused("a SAVE_DIR with blanks or commas cannot be handed on by Slurm", str(snapshot.run.dir))
@@ -128,16 +130,15 @@ def _action(
         "M4OPS_SUBMISSION": launch.tag,
         **({"M4OPS_SAVE_SWITCH": str(run.save_switch)} if run.save_switch else {}),
         **({"M4OPS_REPO": launch.repo} if launch.repo else {}),
-        **{name: env[name] for name in _PASSED if env.get(name)},
+        **{name: env[name] for name in PARAMETERS if env.get(name)},
     }
     exported = _export(flags, env, tuple(variables))
-    secret = secrecy.parted(env, secrecy.declared(env))[1] if exported in ("", "ALL") else ()
+    secret = secrecy.parted(env, secrecy.declared(env))[1] if "ALL" in exported.split(",") else ()
     more = _ours(asked, launch, snapshot, (flags, queued))
     passed = [w for f in flags if f.name not in ("comment", "export", "parsable") for w in f.words]
     return Submission(
         argv=(
-            "sbatch", "--parsable", *more, *((f"--export={exported}",) if exported else ()), *passed,
-            f"{folder}/script.slurm",
+            "sbatch", "--parsable", *more, f"--export={exported}", *passed, f"{folder}/script.slurm",
         ),
         script=launch.script,
         tag=launch.tag,
@@ -147,9 +148,17 @@ def _action(
         logs=_logs(launch, run, (*sbatch_flags.in_script(launch.script), *sbatch_flags.in_environment(env), *flags)),
         beside=tuple(dict.fromkeys(j.array_id for j in queued)),
         config=launch.config,
-        about=tuple((k, v) for k, v in (("template", launch.template), ("repo", launch.repo), ("commit", launch.commit),
-            ("folder", launch.folder)) if v),
+        about=_about(asked, launch),
     )  # fmt: skip
+
+
+def _about(asked: Submit, launch: Launch) -> tuple[tuple[str, str], ...]:
+    """What `--same` and a person want to know later."""
+    told = {
+        "template": launch.template, "repo": launch.repo, "commit": launch.commit, "folder": launch.folder,
+        "array": asked.array, "flags": shlex.join(asked.flags),
+    }  # fmt: skip
+    return tuple((name, value) for name, value in told.items() if value)
 
 
 def _trainers(name: str) -> bool:
@@ -208,7 +217,7 @@ def _warning(script: tuple[Flag, ...], said: tuple[Flag, ...]) -> list[str]:
 def _export(flags: tuple[Flag, ...], env: Mapping[str, str], ours: tuple[str, ...]) -> str:
     """`--export`: all of the real environment, unless a choice was made; then our own variables besides.
 
-    Nothing to add: empty. The values travel with the environment and never in the arguments, which everybody can read.
+    The values travel with the environment and never in the arguments, which everybody can read.
     """
     said = [f.value for f in (*sbatch_flags.in_environment(env), *flags) if f.name == "export"][-1:]
     if not said:
@@ -241,9 +250,11 @@ def _silent(action: Submission, launch: Launch) -> None:
 
 
 def _notes(action: Submission, launch: Launch, snapshot: Snapshot) -> tuple[str, ...]:
-    notes = [f"{name}={shlex.quote(value)}" for name, value in action.variables if name in _PASSED]
+    notes = [f"{name}={shlex.quote(value)}" for name, value in action.variables if name in PARAMETERS]
     if action.needs:
         notes.append(f"reach every task with your environment, and are written nowhere: {', '.join(action.needs)}")
+    if launch.lacking:
+        notes.append(f"were set last time and are not now: {', '.join(launch.lacking)}")
     waits = [w.partition(":")[2] for w in action.argv if w.startswith("--dependency=after")]
     if waits:
         notes.append(f"starts when the run's earlier jobs have ended: {', '.join(waits[0].split(':'))}")
