@@ -20,9 +20,9 @@ def hold(ctx: click.Context, dry_run: bool, yes: bool, out: Path | None, why: st
 
     What runs goes on running (m4ops stop ends it). Whole arrays are held, never single tasks.
     """
-    seen = session.look(session.find(ctx)[0])
+    note = planning_note(session.look(session.find(ctx)[0]), why, until)
     carry.carry_out(ctx, Hold(why, until), dry_run, yes, out)
-    session.out("\nFor the planning channel:\n" + planning_note(seen, why, until))
+    session.out(f"\nFor the planning channel:\n{note}")
 
 
 @click.command()

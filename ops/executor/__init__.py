@@ -183,7 +183,7 @@ def _failed(
     where = f"`{failed.describe()}` failed: {_said(error)}"
     edits = [(i, a) for i, a in begun if not isinstance(a, act.Fileless)]
     orders = [a for _, a in before if isinstance(a, act.Order)]
-    unheard = isinstance(failed, act.Submit) and isinstance(error, Unfinished)
+    unheard = isinstance(failed, act.Order) and isinstance(error, Unfinished)
     if unheard or isinstance(failed, act.WaitFor) or (isinstance(failed, act.Order) and edits):
         raise _stopped(writer, where) from error
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ops import actions as act
 from ops import slurm
 from ops.actions import Action
-from ops.errors import OpsError
+from ops.errors import OpsError, Unfinished
 from ops.model import Job, Unknown
 from ops.plan import Plan
 from ops.shell import Answer, Shell, Submitter
@@ -44,9 +44,11 @@ def order(action: act.Schedule, world: World) -> None:
     """An order to an array also fails for its tasks that ended before: what counts is what the queue then shows."""
     try:
         slurm.order(world.shell, action.verb, action.job)
-    except OpsError:
+    except OpsError as error:
         jobs, wanted = world.jobs(), {"hold": True, "release": False}.get(action.verb)
-        if wanted is None or isinstance(jobs, Unknown):
+        if isinstance(jobs, Unknown):  # a controller that hangs may carry it out when it goes on
+            raise Unfinished(f"{error.what}; whether it was heard is UNKNOWN", error.where, error.hint) from error
+        if wanted is None:
             raise
         if any(j.pending and j.held != wanted for j in jobs if j.array_id == action.job):
             raise

@@ -30,8 +30,8 @@ class Hold(Simple):
         jobs = own(snapshot)
         if not jobs:
             raise Refused("no job of this run is in the queue", snapshot.run.name, "m4ops status")
-        loose = [j for j in jobs if not j.held]
-        if not [j for j in loose if j.pending] and not [j for j in loose if j.running]:
+        loose = [j for j in jobs if not _held(j)]
+        if not [j for j in loose if j.pending or j.running]:
             raise Refused("every job of this run is held already", snapshot.run.name, "m4ops release lets them go")
         return parking.holds(snapshot, loose)
 
@@ -65,7 +65,7 @@ class Release(Simple):
         return f"release {snapshot.run.name}"
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
-        held = [j for j in own(snapshot) if j.held or (j.running and j.reason.startswith("JobHeld"))]
+        held = [j for j in own(snapshot) if _held(j)]
         if not held:
             raise Refused("no job of this run is held", snapshot.run.name, "m4ops status")
         return tuple(Schedule("release", array) for array in dict.fromkeys(j.array_id for j in held))
@@ -166,6 +166,11 @@ def own(snapshot: Snapshot) -> tuple[Job, ...]:
             f"ask {foreign.user}",
         )
     return jobs
+
+
+def _held(job: Job) -> bool:
+    """Also of a task that runs: it goes on, and would be held if it were requeued."""
+    return job.held or (job.running and job.reason.startswith("JobHeld"))
 
 
 def _clock(seconds: float) -> str:

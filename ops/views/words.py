@@ -48,7 +48,7 @@ REASONS: Mapping[str, str] = {
     "PartitionInactive": "its partition takes no new starts now",
     "PartitionNodeLimit": "asks for more nodes than its partition gives, or than are up",
     "PartitionTimeLimit": "asks for more time than its partition gives",
-    "PartitionConfig": "its partition refuses such a job",
+    "PartitionConfig": "its partition cannot run such a job: it may ask for more nodes than there are",
     "Reservation": "waits for its reservation to begin",
     "ReservationDeleted": "its reservation is gone: it will not start",
     "Licenses": "waits for a licence",
