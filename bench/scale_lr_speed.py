@@ -4,7 +4,7 @@
 
 The shard has ZeRO-3's nesting: a third master weights, two thirds Adam moments. Both ways change the same LR fields in
 the same run, one after the other; each is a whole process from its start to its end, the command of m4ops with plan,
-journal and fsync. Prints the median of the ratios of wall time and of the greatest resident memory.
+journal and fsync. Prints the median of the ratios of wall time, CPU time and greatest resident memory.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ for path in sys.argv[2:]:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one process: wall seconds, and the most memory it had at once, in MB."""
+    """Of one process: wall and CPU seconds, and the most memory it had at once, in MB."""
 
     wall: float
+    cpu: float
     memory: float
 
 
@@ -67,7 +68,7 @@ def cost(argv: list[str], env: dict[str, str]) -> Cost:
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{argv[1:4]} ended with {process.returncode}: {said}")
-    return Cost(time.perf_counter() - began, used.ru_maxrss / 1000)
+    return Cost(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1000)
 
 
 def a_run(folder: Path, gigabytes: float) -> Path:
@@ -105,14 +106,15 @@ def main() -> None:
             peer = cost([sys.executable, "-c", PEER, "0.5", *files], env)
             os.sync()
             pairs.append((mine, peer))
-            print(
-                f"  m4ops {mine.wall:.3f} s {mine.memory:.0f} MB   torch {peer.wall:.2f} s {peer.memory:.0f} MB",
-                flush=True,
-            )
+            told = (f"{c.wall:.2f} s ({c.cpu:.2f} s CPU) {c.memory:.0f} MB" for c in (mine, peer))
+            print("  m4ops {}   torch {}".format(*told), flush=True)
         size = os.path.getsize(files[1]) / 1e9
         wall = statistics.median(peer.wall / mine.wall for mine, peer in pairs)
+        cpu = statistics.median(peer.cpu / mine.cpu for mine, peer in pairs)
         memory = statistics.median(peer.memory / mine.memory for mine, peer in pairs)
-        print(f"a {size:.1f} GB shard: {wall:.0f} x faster, {memory:.0f} x less memory (aims: 100 x, 50 x)")
+        print(
+            f"a {size:.1f} GB shard: {wall:.0f} x faster, {cpu:.0f} x less CPU, {memory:.0f} x less memory (aims: 100 x, 50 x)"
+        )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import damage
 import pytest
 import runs
 
@@ -83,6 +84,8 @@ def test_deepspeed_resumes_from_what_m4ops_changed(tmp_path: Path, need: Callabl
         every_rank_has_the_scaled_curve_from_its_first_step(sharded, stage)
         a_reset_leaves_every_rank_its_master_weights_and_lr(sharded, stage)
         only_the_lr_and_its_checksums_are_written(sharded, stage)
+        every_good_checkpoint_is_sound(sharded, stage)
+        every_damage_is_seen(sharded, stage)
 
 
 def every_rank_has_the_scaled_curve_from_its_first_step(sharded: Sharded, stage: int) -> None:
@@ -115,3 +118,22 @@ def only_the_lr_and_its_checksums_are_written(sharded: Sharded, stage: int) -> N
     for name in differ.values():
         changed = sum(a != b for a, b in zip(before[name], after[name], strict=True))
         assert changed <= 4 * 8 + 2 * 4
+
+
+def every_good_checkpoint_is_sound(sharded: Sharded, stage: int) -> None:
+    for kind in ("plain", "scaled", "fresh"):
+        run = str(sharded.run(kind, stage))
+        said = runs.m4ops("--run", run, "verify-checkpoint", "--deep", str(SAVED), str(END))
+        assert (said.code, said.out.count("sound to the last byte")) == (0, 2), said.out + said.err
+    about = json.loads(runs.m4ops("--run", run, "inspect", "--json").out)
+    assert (about["engine"], about["world"], about["optimizers"]) == (f"DeepSpeed ZeRO-{stage}", len(RANKS), ["AdamW"])
+    assert {pair["step"] for pair in about["steps"]} == {SAVED + 6, 6}  # the reset optimizer has made six
+
+
+def every_damage_is_seen(sharded: Sharded, stage: int) -> None:
+    run = sharded.run("plain", stage)
+    at_once = [*damage.OF_ANY, *damage.OF_SHARDS]
+    for kinds, how in ((at_once, ()), (damage.IN_THE_DATA, ("--deep",))):
+        for kind, broken in damage.damaged(run, SAVED, END, tuple(kinds)):
+            said = runs.m4ops("--run", str(broken), "verify-checkpoint", *how, str(SAVED))
+            assert said.code == 2, f"{kind}: {said.out}{said.err}"

@@ -141,6 +141,11 @@ def changes_of(path: Path, edits: Edits) -> tuple[TorchFile, tuple[Splice, ...]]
     return file, tuple(found)
 
 
+def holds_scheduler(name: str) -> bool:
+    """Whether a file of that name holds a scheduler's state and nothing else."""
+    return _SCHEDULER_FILE.fullmatch(name) is not None
+
+
 def optimizer_states(tree: Any, label: str = "") -> Iterator[tuple[str, dict[Any, Any]]]:
     """Each optimizer state dict (it has `param_groups`) and its label, also inside DeepSpeed's wrappings."""
     if not isinstance(tree, dict):

@@ -71,6 +71,11 @@ def crc_of_zeros(size: int) -> int:
     return _times(_FULL, _power(size)) ^ _FULL
 
 
+def crc_joined(first: int, second: int, size: int) -> int:
+    """The CRC-32 of bytes with the CRC `first`, followed by `size` bytes with the CRC `second`."""
+    return _times(first, _power(size)) ^ second
+
+
 def rebuilt_bytes(file: TorchFile, changes: Iterable[Splice]) -> bytes:
     """The whole new content of a small file; `changes` may have other lengths within the pickle only."""
     raw = file.path.read_bytes()

@@ -14,6 +14,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("look", "One screen: jobs, progress, checkpoints, pointer, what is wrong."),
         "check": ("check", "For cron: exit 0, 1, 2 or 3; new findings go to the sinks, known ones are quiet."),
         "checkpoints": ("look", "Every checkpoint: complete or not, age, wandb id, what does not belong."),
+        "inspect": ("checkpoint", "What one checkpoint holds: LR, step, scheduler, optimizer, ranks, dtypes, sizes."),
+        "verify-checkpoint": ("checkpoint", "Is a checkpoint whole: files, ranks, agreement; --deep: every byte."),
         "evals": ("look", "Scores by step; torn and foreign lines by number."),
         "history": ("look", "Every change made by m4ops: what, who, when, undone or not."),
         "plot": ("look", "The loss in the terminal, discarded branches shown as such."),

@@ -1,0 +1,348 @@
+"""What a checkpoint is: LR, step, scheduler, optimizer, ranks, dtypes, sizes, who wrote it. No tensor is read.
+
+Kinds are told from the fields that each class saves. Source: pytorch `torch/optim/*.py`,
+`torch/optim/lr_scheduler.py`, `torch/optim/swa_utils.py`; transformers `optimization.py`; DeepSpeed `ops/adam`,
+`runtime/engine.py` (`_save_checkpoint`), `runtime/zero/stage3.py`, `stage_1_and_2.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from struct import unpack
+from typing import Any
+
+from ops.checkpoints import lr
+from ops.checkpoints.pickle_walk import Call, Int
+from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, TorchFile, extents, opened, read
+from ops.checkpoints.torchzip import data_at, read_at
+from ops.errors import OpsError
+from ops.model import RESUME_INFOS, LrSite, Unknown
+
+SHARD = re.compile(
+    r"(?P<prefix>bf16_|fp16_)?(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)_(?P<what>optim|model)_states\.pt"
+)
+_CODES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+MASTERS = ("fp32_flat_groups", "single_partition_of_fp32_groups")
+_SCHEDULERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("SequentialLR", ("_schedulers", "_milestones")),
+    ("ChainedScheduler", ("_schedulers",)),
+    ("LambdaLR or MultiplicativeLR", ("lr_lambdas",)),
+    ("GreedyLR", ("patience", "num_good_epochs", "min_lrs")),
+    ("ReduceLROnPlateau", ("patience", "min_lrs")),
+    ("OneCycleLR", ("_schedule_phases",)),
+    ("CyclicLR", ("max_lrs", "total_size")),
+    ("CosineAnnealingWarmRestarts", ("T_0", "T_i")),
+    ("CosineAnnealingLR", ("T_max",)),
+    ("SWALR", ("anneal_epochs",)),
+    ("StepLR", ("step_size", "gamma")),
+    ("MultiStepLR", ("milestones", "gamma")),
+    ("LinearLR", ("start_factor", "end_factor")),
+    ("ConstantLR", ("factor", "total_iters")),
+    ("PolynomialLR", ("power", "total_iters")),
+    ("ExponentialLR", ("gamma",)),
+    ("DeepSpeed's own scheduler", ("last_batch_iteration",)),
+)  # fmt: skip
+_OPTIMIZERS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("NAdam", frozenset({"exp_avg", "exp_avg_sq", "mu_product"})),
+    ("Adafactor", frozenset({"exp_avg_sq_row"})),
+    ("Adamax", frozenset({"exp_avg", "exp_inf"})),
+    ("Adam or AdamW", frozenset({"exp_avg", "exp_avg_sq"})),
+    ("Lion", frozenset({"exp_avg"})),
+    ("Adadelta", frozenset({"square_avg", "acc_delta"})),
+    ("RMSprop", frozenset({"square_avg"})),
+    ("SGD with momentum", frozenset({"momentum_buffer"})),
+    ("Adagrad", frozenset({"sum"})),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How many elements of one dtype a part of the checkpoint holds."""
+
+    part: str
+    dtype: str
+    elements: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of a safetensors file, and the bytes where it stands."""
+
+    name: str
+    dtype: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class About:
+    """One checkpoint. `steps` and `sizes` are pairs of who says so, or of which file, and the number."""
+
+    path: Path
+    steps: tuple[tuple[str, int], ...]
+    lr: tuple[LrSite, ...] | Unknown
+    schedulers: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    engine: str
+    world: int | Unknown
+    weights: tuple[Weights, ...]
+    writers: tuple[str, ...]
+    sizes: tuple[tuple[str, int], ...]
+    unread: tuple[str, ...] = ()
+
+
+def about(checkpoint: Path) -> About:
+    """All of it, from the pickles and headers alone. StateError when there is no state at all."""
+    files, unread = trees(checkpoint)
+    state = state_folder(checkpoint)
+    shards = {p: f for p, f in files.items() if SHARD.fullmatch(p.name)}
+    try:
+        rates: tuple[LrSite, ...] | Unknown = lr.lr_sites(checkpoint)
+    except OpsError as error:
+        rates = Unknown(error.what)
+    every = sorted(p for p in checkpoint.rglob("*") if p.is_file())
+    return About(
+        path=checkpoint,
+        steps=tuple(_steps(checkpoint, files)),
+        lr=rates,
+        schedulers=_once(scheduler_kind(s) for p, f in files.items() for s in _top_schedulers(p, f)),
+        optimizers=_once(optimizer_kind(s) for f in files.values() for _, s in lr.optimizer_states(f.tree)),
+        engine=_engine(shards),
+        world=world(shards) if shards else _processes(state),
+        weights=tuple(_weights(state, files)),
+        writers=_once(_writer(f) for f in files.values()),
+        sizes=tuple((p.relative_to(checkpoint).as_posix(), p.stat().st_size) for p in every),
+        unread=unread,
+    )
+
+
+def state_folder(checkpoint: Path) -> Path:
+    """Where Accelerate's files are."""
+    state = checkpoint / "accelerator_state"
+    return state if state.is_dir() else checkpoint
+
+
+def trees(checkpoint: Path) -> tuple[dict[Path, TorchFile], tuple[str, ...]]:
+    """The optimizer, scheduler and shard files that can be read, and why the others cannot."""
+    found, unread = {}, []
+    for path in lr.state_files(checkpoint):
+        try:
+            found[path] = read(path)
+        except StateError as error:
+            unread.append(f"{path.relative_to(checkpoint).as_posix()}: {error.what}")
+    return found, tuple(unread)
+
+
+def scheduler_kind(state: Mapping[Any, Any]) -> str:
+    """The class that saves such fields; with the ones inside it, where it holds others."""
+    name = next((n for n, fields in _SCHEDULERS if all(f in state for f in fields)), "a scheduler m4ops does not know")
+    inside = state.get("_schedulers")
+    if isinstance(inside, list | tuple):
+        return f"{name}({', '.join(scheduler_kind(s) for s in inside if isinstance(s, dict))})"
+    return name
+
+
+def optimizer_kind(state: Mapping[Any, Any]) -> str:
+    """The class whose state has such names."""
+    groups, entries = state["param_groups"], state.get("state")
+    group = groups[0] if groups and isinstance(groups[0], dict) else {}
+    first = next((e for e in entries.values() if isinstance(e, dict)), {}) if isinstance(entries, dict) else {}
+    name = next((n for n, names in _OPTIMIZERS if names <= first.keys()), "")
+    if name == "Adam or AdamW":
+        if "bias_correction" in group:
+            name = "DeepSpeed's Adam"
+        elif "decoupled_weight_decay" in group:
+            name = "AdamW" if group["decoupled_weight_decay"] else "Adam"
+        return f"{name} (amsgrad)" if group.get("amsgrad") else name
+    if not name:
+        return "an optimizer without moments" if not first else f"an optimizer with {', '.join(map(str, first))}"
+    return name
+
+
+def optimizer_steps(file: TorchFile) -> frozenset[int]:
+    """The step counters in an optimizer's state and groups, each value once."""
+    found: set[int] = set()
+    for _, state in lr.optimizer_states(file.tree):
+        entries = state.get("state")
+        owners = [*entries.values()] if isinstance(entries, dict) else []
+        for owner in (*owners, *state["param_groups"]):
+            number = _number(file, owner.get("step")) if isinstance(owner, dict) else None
+            found |= set() if number is None else {number}
+    return frozenset(found)
+
+
+def number_of(value: Any) -> int | None:
+    """A count that DeepSpeed keeps once, or once for every parameter group."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return max((int(v) for v in values if isinstance(v, Int)), default=None)
+
+
+def world(shards: Mapping[Path, TorchFile]) -> int | Unknown:
+    """How many ranks the shards say they were saved by."""
+    said = {n for f in shards.values() for n in (partitions(f),) if n is not None}
+    if len(said) == 1:
+        return said.pop()
+    return Unknown(f"the shards disagree: {sorted(said)}" if said else "no shard says how many there are")
+
+
+def partitions(shard: TorchFile) -> int | None:
+    """The data-parallel ranks that a shard says it is one of."""
+    tree = shard.tree if isinstance(shard.tree, dict) else {}
+    inner = tree.get("optimizer_state_dict")
+    count = number_of(inner.get("partition_count")) if isinstance(inner, dict) else None
+    return number_of(tree.get("dp_world_size")) if count is None else count
+
+
+def tensors(tree: Any, label: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a tree with its place."""
+    todo, seen = [(label, tree)], set()
+    while todo:
+        label, node = todo.pop()
+        if isinstance(node, Tensor):
+            yield label, node
+        elif isinstance(node, dict | list | tuple) and id(node) not in seen:
+            seen.add(id(node))
+            pairs = node.items() if isinstance(node, dict) else enumerate(node)
+            todo += [(f"{label}.{k}" if isinstance(node, dict) else f"{label}[{k}]", v) for k, v in pairs]
+
+
+def slots(path: Path) -> tuple[Slot, ...]:
+    """The tensors of a safetensors file in the order of their bytes, which must follow one another to its very end.
+
+    StateError when they do not. Source: huggingface/safetensors, "Format" of its README.
+    """
+    with opened(path) as fd:
+        start = 8 + int.from_bytes(read_at(fd, 0, 8), "little")
+        end = path.stat().st_size
+        if start > end:
+            raise ValueError("cut off within its header, or no safetensors file")
+        try:
+            header = dict(json.loads(read_at(fd, 8, start - 8)))
+            header.pop("__metadata__", None)
+            found = [
+                Slot(n, _CODES.get(a["dtype"], ""), *(start + int(o) for o in a["data_offsets"]))
+                for n, a in header.items()
+            ]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"a safetensors header that cannot be read ({error})") from None
+        at = start
+        for slot in sorted(found, key=lambda s: (s.begin, s.end)):
+            if slot.begin != at:
+                raise ValueError(f"tensor {slot.name} does not follow the one before it")
+            at = slot.end
+        if at != end:
+            raise ValueError(f"cut off: {at} bytes by its header, {end} on the disk")
+    return tuple(sorted(found, key=lambda s: (s.begin, s.end)))
+
+
+# -- the parts -------------------------------------------------------------------------------------------
+
+
+def _once(names: Iterator[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(n for n in names if n))
+
+
+def _top_schedulers(path: Path, file: TorchFile) -> Iterator[Mapping[Any, Any]]:
+    tree = file.tree
+    if not lr.holds_scheduler(path.name):
+        tree = tree.get("lr_scheduler") if isinstance(tree, dict) else None
+    if isinstance(tree, dict):
+        yield tree
+
+
+def _number(file: TorchFile, value: Any) -> int | None:
+    if isinstance(value, Int):
+        return int(value)
+    if not isinstance(value, Tensor) or value.numel != 1 or value.dtype not in ("float32", "int64"):
+        return None
+    form, size = ("<f", 4) if value.dtype == "float32" else ("<q", 8)
+    start, end = extents(file, [value.storage])[value.storage.key]
+    at = start + value.offset * size
+    if at + size > end:
+        return None
+    with opened(file.path) as fd:
+        return int(unpack(form, read_at(fd, at, size))[0])
+
+
+def _steps(checkpoint: Path, files: Mapping[Path, TorchFile]) -> Iterator[tuple[str, int]]:
+    try:
+        said = json.loads((checkpoint / RESUME_INFOS).read_bytes()).get("resume_opt_step")
+    except (OSError, ValueError, AttributeError):
+        said = None
+    if isinstance(said, int):
+        yield RESUME_INFOS, said
+    rows: dict[tuple[str, int], None] = {}
+    for path, file in files.items():
+        for scheduler in _top_schedulers(path, file):
+            if isinstance(scheduler.get("last_epoch"), Int):
+                rows["the scheduler", int(scheduler["last_epoch"])] = None
+        rows |= {("the optimizer", step): None for step in sorted(optimizer_steps(file))}
+        tree = file.tree if isinstance(file.tree, dict) else {}
+        if isinstance(tree.get("global_steps"), Int):
+            rows["DeepSpeed's global_steps", int(tree["global_steps"])] = None
+    yield from rows
+
+
+def _engine(shards: Mapping[Path, TorchFile]) -> str:
+    if not shards:
+        return "Accelerate"
+    stages = {_stage(f) for f in shards.values()} - {None}
+    return "DeepSpeed" + (f" ZeRO-{stages.pop()}" if len(stages) == 1 else "")
+
+
+def _stage(shard: TorchFile) -> int | None:
+    inner = shard.tree.get("optimizer_state_dict") if isinstance(shard.tree, dict) else None
+    said = inner.get("zero_stage") if isinstance(inner, dict) else None
+    return int(said.args[0]) if isinstance(said, Call) and said.args else number_of(said)
+
+
+def _processes(state: Path) -> int | Unknown:
+    count = len(list(state.glob("random_states_*.pkl")))
+    return count or Unknown("no random_states_N.pkl to count the processes by")
+
+
+def _weights(state: Path, files: Mapping[Path, TorchFile]) -> Iterator[Weights]:
+    counts: dict[tuple[str, str], int] = {}
+
+    def add(part: str, dtype: str, elements: int) -> None:
+        counts[part, dtype] = counts.get((part, dtype), 0) + elements
+
+    for path in sorted(state.glob("model*.safetensors")):
+        for slot in slots(path):
+            add("weights", slot.dtype, (slot.end - slot.begin) // ITEMSIZE.get(slot.dtype, 1))
+    for path in sorted(state.glob("pytorch_model*.bin")):
+        for _, tensor in tensors(read(path).tree):
+            add("weights", tensor.dtype, tensor.numel)
+    placeholders: set[str] = set()
+    for file in files.values():
+        tree = file.tree if isinstance(file.tree, dict) else {}
+        inner = tree.get("optimizer_state_dict")
+        held = [inner.get(key) for key in MASTERS] if isinstance(inner, dict) else []
+        for _, tensor in tensors(held):
+            add("master weights with padding", tensor.dtype, tensor.numel)
+        for _, tensor in tensors(tree.get("module")):
+            if tensor.numel:
+                add("weights", tensor.dtype, tensor.numel)
+            else:
+                placeholders.add(tensor.dtype)
+    yield from (Weights(part, dtype, n) for (part, dtype), n in sorted(counts.items(), reverse=True))
+    yield from (Weights("weights, placeholders only", dtype, 0) for dtype in sorted(placeholders))
+
+
+def _writer(file: TorchFile) -> str:
+    tree = file.tree if isinstance(file.tree, dict) else {}
+    if tree.get("ds_version"):
+        return f"DeepSpeed {tree['ds_version']}"
+    if file.directory is None:
+        return "torch's older format, or a plain pickle"
+    record = file.directory.named(f"{file.root}/version")
+    with opened(file.path) as fd:
+        version = read_at(fd, data_at(fd, record), record.size).decode("ascii", "replace").strip() if record else "?"
+    return f"torch, zip format {version}"

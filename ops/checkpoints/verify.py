@@ -1,0 +1,224 @@
+"""What is wrong with a checkpoint's files, from their structure and from one another; no tensor is read.
+
+Torch checks no checksum and DeepSpeed no shard's identity: a truncated file ends a resume, but a shard that is another
+rank's, or another step's, is loaded in silence. Source: pytorch `torch/serialization.py`; DeepSpeed
+`runtime/engine.py` (`_get_zero_ckpt_name`), `runtime/zero/stage3.py` (`partition_count`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops.checkpoints import about, lr, m4, torchfile
+from ops.checkpoints.about import SHARD
+from ops.checkpoints.patch import crc_of_zeros
+from ops.checkpoints.torchfile import StateError, TorchFile
+from ops.model import Checkpoint, Unknown
+
+_TORCH = (".pt", ".pkl", ".bin")
+_SMALLEST = 64
+"""Bytes; a shorter record (a step counter) is the same on every rank."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong, and in which file (relative to the checkpoint; empty: in more than one).
+
+    Not `sure`: it can be meant, by a change or a setting that is rare.
+    """
+
+    file: str
+    what: str
+    sure: bool = True
+
+
+def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
+    """Everything that is wrong with a checkpoint that `m4.read` found."""
+    root = checkpoint.path
+    found = [Fault("", what) for what in checkpoint.problems]
+    found += [
+        Fault(name, "does not belong here: old Accelerate then loads nothing", False) for name in checkpoint.stray
+    ]
+    files: dict[Path, TorchFile] = {}
+    for path in state_files(root):
+        wrong = structure(path)
+        found += [Fault(_name(root, path), what) for what in wrong]
+        if not wrong and path.suffix in _TORCH:
+            try:
+                files[path] = torchfile.read(path)
+            except StateError as error:
+                found.append(Fault(_name(root, path), error.what))
+    found += [f for f in _archive_names(root, files) if f not in found]
+    shards = {p: f for p, f in files.items() if SHARD.fullmatch(p.name)}
+    if any(SHARD.fullmatch(p.name) for p in state_files(root)):
+        found += [*_census(root, shards), *_copies(root, shards), *_disagreement(shards), *_latest(root)]
+    found += [*_mixture(checkpoint.step, files), *_processes(root, shards)]
+    return tuple(dict.fromkeys(found))
+
+
+def state_files(checkpoint: Path) -> tuple[Path, ...]:
+    """The files that a resume loads, in order of their names; strays are not among them."""
+    strays = {checkpoint / name for name in m4.strays(checkpoint)}
+    state = about.state_folder(checkpoint)
+    wanted = (*_TORCH, ".safetensors")
+    return tuple(sorted(p for p in state.rglob("*") if p.suffix in wanted and p.is_file() and p not in strays))
+
+
+def structure(path: Path) -> tuple[str, ...]:
+    """What is wrong with one file's structure. A fraction of a millisecond, whatever its size."""
+    if path.suffix != ".safetensors":
+        return torchfile.structure_problems(path)
+    try:
+        about.slots(path)
+    except StateError as error:
+        return (error.what,)
+    return ()
+
+
+# -- one file and its name -------------------------------------------------------------------------------
+
+
+def _archive_names(root: Path, files: Mapping[Path, TorchFile]) -> Iterator[Fault]:
+    """Torch names the records of a zip after the file it first wrote; `archive` where it wrote to a stream."""
+    names = {p.stem for p in files}
+    for path, file in files.items():
+        other = file.root not in ("", "archive", path.stem)
+        if other and (file.root in names or SHARD.fullmatch(f"{file.root}.pt")):
+            yield Fault(
+                _name(root, path), f"was saved as {file.root}{path.suffix}: another file's content under this name"
+            )
+
+
+def _copies(root: Path, shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
+    """Two optimizer shards whose large records all have the same CRCs."""
+    seen: dict[tuple[tuple[int, int], ...], Path] = {}
+    for path, file in shards.items():
+        records = file.directory.records if file.directory and "optim" in path.name else ()
+        large = tuple((r.size, r.crc) for r in records if "/data/" in r.name and r.size >= _SMALLEST)
+        telling = tuple(r for r in large if r[1] != crc_of_zeros(r[0]))
+        if telling and telling in seen:
+            yield Fault(_name(root, path), f"holds the very same tensors as {seen[telling].name}: a copy of it")
+        elif telling:
+            seen[telling] = path
+
+
+# -- the files together ----------------------------------------------------------------------------------
+
+
+def _census(root: Path, shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
+    """As many shards as the ranks that the shards were saved by."""
+    said = about.world(shards)
+    if isinstance(said, Unknown):
+        yield Fault("", f"ranks: {said.reason}")
+        return
+    models = [about.number_of(f.tree.get("mp_world_size")) for f in shards.values() if isinstance(f.tree, dict)]
+    parallel = max((m for m in models if m is not None), default=1)
+    found: dict[str, set[tuple[int, int]]] = {"optim": set(), "model": set()}
+    names = [SHARD.fullmatch(p.name) for p in state_files(root)]
+    matches = [m for m in names if m]
+    whole = all(m["dp"] is None for m in matches if m["what"] == "model")
+    for match in matches:
+        found[match["what"]].add((int(match["dp"] or 0), int(match["mp"])))
+    for what, have in found.items():
+        data_ranks = 1 if what == "model" and whole else said
+        wanted = {(dp, mp) for dp in range(data_ranks) for mp in range(parallel)}
+        for word, ranks in (("missing", wanted - have), ("more than were saved", have - wanted)):
+            if ranks:
+                yield Fault("", f"{what} states of rank {_ranks(ranks, parallel)}: {word} ({said} ranks saved this)")
+    if len({m["prefix"] for m in matches if m["what"] == "optim"}) > 1:
+        yield Fault("", "optimizer shards of two precisions (bf16_, fp16_, none) lie side by side")
+
+
+def _ranks(ranks: Iterable[tuple[int, int]], parallel: int) -> str:
+    return ", ".join(f"{dp}" if parallel == 1 else f"{dp} (model part {mp})" for dp, mp in sorted(ranks))
+
+
+def _disagreement(shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
+    """What every rank must say alike: optimizer step, LR, versions, step of the engine."""
+    said: dict[str, dict[str, list[str]]] = {}
+    for path, file in shards.items():
+        match = SHARD.fullmatch(path.name)
+        rank = f"{match['dp'] or 0}" if match else path.name
+        for what, value in _said(path, file):
+            said.setdefault(what, {}).setdefault(value, []).append(rank)
+    for what, values in said.items():
+        if len(values) > 1:
+            told = "; ".join(f"{value} on rank {_few(ranks)}" for value, ranks in values.items())
+            yield Fault("", f"the ranks disagree about {what}: {told}")
+
+
+def _said(path: Path, file: TorchFile) -> Iterator[tuple[str, str]]:
+    tree = file.tree if isinstance(file.tree, dict) else {}
+    kind = "optim" if "optim" in path.name else "model"
+    if tree.get("ds_version") is not None:
+        yield "DeepSpeed's version", str(tree["ds_version"])
+    if kind == "model":
+        for key in ("global_steps", "dp_world_size", "mp_world_size"):
+            yield key, str(tree.get(key))
+        return
+    yield "the optimizer's step", ", ".join(map(str, sorted(about.optimizer_steps(file)))) or "none"
+    for site in lr.file_sites(path):
+        yield site.label.removeprefix("optimizer_state_dict."), f"{site.value:g}"
+
+
+def _few(ranks: list[str]) -> str:
+    return ", ".join(ranks[:8]) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def _latest(root: Path) -> Iterator[Fault]:
+    """DeepSpeed's own pointer, which zero_to_fp32.py and a load without optimizer states read."""
+    file = about.state_folder(root) / "latest"
+    try:
+        tag = file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError as error:
+        yield Fault(_name(root, file), f"cannot be read ({error.strerror}): zero_to_fp32.py needs it")
+        return
+    if not tag or not (file.parent / tag).is_dir():
+        yield Fault(_name(root, file), f"names {tag or 'nothing'}, which is not there")
+
+
+def _mixture(step: int, files: Mapping[Path, TorchFile]) -> Iterator[Fault]:
+    """Files of another step or half a change: what scheduler, optimizer and engine say of the same instant."""
+    optimizers: dict[str, float] = {}
+    schedulers: dict[str, float] = {}
+    for path, file in files.items():
+        tree = file.tree if isinstance(file.tree, dict) else {}
+        if (count := max(about.optimizer_steps(file), default=0)) > step:
+            yield Fault(path.name, f"its optimizer has made {count} steps; the checkpoint is of step {step}", False)
+        engine = about.number_of(tree.get("global_steps"))
+        if engine is not None and engine != step:
+            yield Fault(path.name, f"DeepSpeed's global_steps is {engine}; the checkpoint is of step {step}", False)
+        epoch = about.number_of(tree.get("last_epoch")) if lr.holds_scheduler(path.name) else None
+        if epoch is not None and step and epoch % step:
+            yield Fault(path.name, f"its scheduler stands at {epoch}; the checkpoint is of step {step}", False)
+        if (
+            not path.name.startswith(("optimizer", "custom_checkpoint", "scheduler"))
+            and "optim_states" not in path.name
+        ):
+            continue
+        for site in lr.file_sites(path):
+            group = site.label.rpartition("[")[2].rstrip("]")
+            if site.label.startswith("_last_lr["):
+                schedulers[group] = site.value
+            elif ".param_groups[" in site.label and site.label.endswith("].lr"):
+                optimizers.setdefault(site.label.rpartition("[")[2].partition("]")[0], site.value)
+    for group in sorted(schedulers.keys() & optimizers.keys()):
+        if abs(schedulers[group] - optimizers[group]) > 1e-5 * max(schedulers[group], optimizers[group]):
+            what = f"{schedulers[group]:g} in the scheduler, {optimizers[group]:g} in the optimizer"
+            yield Fault("", f"the LR of group {group} is {what}: the next step runs with the latter", False)
+
+
+def _processes(root: Path, shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
+    """Accelerate restores a rank's random state where there is one, and says nothing where there is none."""
+    state = about.state_folder(root)
+    have = {int(p.stem.rpartition("_")[2]) for p in state.glob("random_states_*.pkl") if p.stem[-1].isdigit()}
+    said = about.world(shards) if shards else None
+    count = said if isinstance(said, int) else max(have, default=-1) + 1
+    if missing := sorted(set(range(count)) - have):
+        yield Fault("", f"random_states of process {_few([str(m) for m in missing])}: missing", False)
+
+
+def _name(root: Path, path: Path) -> str:
+    return path.relative_to(root).as_posix()

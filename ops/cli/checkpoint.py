@@ -1,0 +1,164 @@
+"""The Look commands that open one checkpoint's files."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ops.cli import session
+from ops.cli.session import json_option
+from ops.errors import BadInput, Busy, OpsError
+from ops.model import Checkpoint, Run, Severity, Unknown
+
+if TYPE_CHECKING:
+    from ops.checkpoints.verify import Fault
+
+NEWEST = 3
+"""Checkpoints looked at when none is named, besides the one a resume takes."""
+MEMORY = "verified.json"
+
+
+@click.command()
+@click.argument("step", type=int, required=False)
+@json_option
+@click.pass_context
+def inspect(ctx: click.Context, step: int | None, as_json: bool) -> None:
+    """What one checkpoint holds: LR, step, scheduler, optimizer, ranks, dtypes, sizes.
+
+    Without STEP: the one a resume takes. Nothing is loaded and no pickle is run, so it takes as long for a terabyte.
+    """
+    from ops.checkpoints.about import about
+    from ops.views import checkpoint as views
+    from ops.views import data
+
+    run, _ = session.find(ctx)
+    found = about(_chosen(run, [step] if step is not None else [])[0].path)
+    if as_json:
+        return session.out(data.dumps(views.about_json(found)))
+    session.out(views.about_text(found, session.color(), session.width()))
+
+
+@click.command("verify-checkpoint")
+@click.argument("steps", type=int, nargs=-1, metavar="[STEP]…")
+@click.option("--deep", is_flag=True, help="Read every byte: checksums, NaN and Inf. What was read is remembered.")
+@json_option
+@click.pass_context
+def verify_checkpoint(ctx: click.Context, steps: tuple[int, ...], deep: bool, as_json: bool) -> None:
+    """Is a checkpoint whole: files, ranks, agreement; --deep: every byte.
+
+    Without STEP: the one a resume takes and the newest three. Exit 0: sound, 1: suspect, 2: damaged, 3: UNKNOWN.
+    """
+    from ops.checkpoints import verify
+    from ops.views import checkpoint as views
+    from ops.views import data
+
+    run, _ = session.find(ctx)
+    chosen = _chosen(run, list(steps), several=True)
+    checked: dict[Path, Sequence[Fault]] = {c.path: verify.faults(c) for c in chosen}
+    if deep:
+        read = _read_all(run, chosen)
+        checked = {path: (*faults, *(f for f in read[path] if f not in faults)) for path, faults in checked.items()}
+    if as_json:
+        session.out(data.dumps(views.faults_json(checked, deep)))
+    else:
+        session.out(views.faults_text(checked, deep, session.color(), session.width()))
+    sys.exit(int(max((views.severity(f) for f in checked.values()), default=Severity.UNKNOWN)))
+
+
+def _chosen(run: Run, steps: list[int], several: bool = False) -> list[Checkpoint]:
+    """The checkpoints meant. Raises BadInput for a step that is not there, OpsError where there is none."""
+    from ops.checkpoints import m4
+
+    found = m4.read(run)
+    if isinstance(found, Unknown):
+        raise OpsError(f"the checkpoints are UNKNOWN: {found.reason}", str(run.dir))
+    if not found:
+        raise OpsError("there is no checkpoint", f"no opt_step-N in {run.dir}", "m4ops status")
+    if not steps:
+        pointer = m4.pointer(run)
+        pointed = pointer.step if pointer else None
+        steps = [pointed] if pointed is not None and any(c.step == pointed for c in found) else [found[-1].step]
+        steps += [c.step for c in found[-NEWEST:] if c.step not in steps] if several else []
+    by_step = {c.step: c for c in found}
+    if missing := [s for s in steps if s not in by_step]:
+        near = sorted(by_step, key=lambda s: abs(s - missing[0]))[:4]
+        raise BadInput(
+            f"there is no checkpoint of step {missing[0]}; the nearest: {', '.join(map(str, sorted(near)))}",
+            str(run.dir),
+            "m4ops checkpoints lists them",
+        )
+    return [by_step[s] for s in sorted(set(steps))]
+
+
+# -- every byte, once ------------------------------------------------------------------------------------
+
+
+def _read_all(run: Run, chosen: Sequence[Checkpoint]) -> dict[Path, list[Fault]]:
+    """The faults in the content of every file, from memory where it has been read and is still the same."""
+    from ops import state
+    from ops.checkpoints import deep, verify
+    from ops.checkpoints.verify import Fault
+
+    memory = dict(state.kept(run, MEMORY))
+    found: dict[Path, list[Fault]] = {c.path: [] for c in chosen}
+    files = [(c.path, p) for c in chosen for p in verify.state_files(c.path) if not verify.structure(p)]
+    unread = [p for _, p in files if not _same(p, memory.get(_key(run, p)))]
+    try:
+        with _progress(deep.size_of(unread)) as told:
+            for folder, path in files:
+                key, name = _key(run, path), path.relative_to(folder).as_posix()
+                if path in unread:
+                    mark = _mark(path)
+                    read = deep.faults(path, name, not name.rpartition("/")[2].startswith("random_states"), told)
+                    memory[key] = {**mark, "time": time.time(), "faults": [asdict(f) for f in read]}
+                found[folder] += [Fault(**f) for f in memory[key]["faults"]]
+    finally:
+        _remember(run, {k: v for k, v in memory.items() if (run.dir / k).exists()})
+    return found
+
+
+def _remember(run: Run, memory: Mapping[str, Any]) -> None:
+    """Keep what was read; without it the next look reads again, so a failure is only said."""
+    from ops import state
+
+    try:
+        with state.lease(run, "verify", 60):
+            state.keep(run, MEMORY, memory)
+    except (Busy, OpsError) as error:
+        session.say(f"what was read is not remembered: {error.what}")
+
+
+def _key(run: Run, path: Path) -> str:
+    return path.relative_to(run.dir).as_posix()
+
+
+def _mark(path: Path) -> dict[str, Any]:
+    """What tells this content of the file from another, as far as the file system and its last bytes say."""
+    from ops.checkpoints import states
+
+    info = path.stat()
+    return {"inode": info.st_ino, "modified": info.st_mtime_ns, "fingerprint": states.fingerprint(path)}
+
+
+def _same(path: Path, known: Any) -> bool:
+    return isinstance(known, dict) and all(known.get(key) == value for key, value in _mark(path).items())
+
+
+class _progress:
+    """A bar on a terminal, nothing elsewhere; called with bytes as they are read, from any thread."""
+
+    def __init__(self, total: int) -> None:
+        self.bar = click.progressbar(length=total, label="reading", file=sys.stderr) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> Callable[[int], object]:
+        return self.bar.__enter__().update if self.bar else lambda _: None
+
+    def __exit__(self, *what: Any) -> None:
+        if self.bar:
+            self.bar.__exit__(*what)

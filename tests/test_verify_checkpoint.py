@@ -1,0 +1,145 @@
+"""`m4ops inspect` and `m4ops verify-checkpoint` on a really trained run (ZeRO: tests/test_deepspeed.py)."""
+
+import json
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import damage
+import pytest
+import runs
+import torch
+from runs import Run
+
+from ops.checkpoints.deep import PIECE, faults, not_finite
+
+
+def verdict(run: Path, *words: str) -> str:
+    """The verdict of the JSON, which must be the exit code's."""
+    said = runs.m4ops("--run", str(run), "verify-checkpoint", "--json", *words)
+    found = json.loads(said.out)
+    assert found["exit_code"] == said.code
+    return str(found["verdict"])
+
+
+def test_good_checkpoints_are_sound_also_after_m4ops_changed_them(run: Run) -> None:
+    for change in ((), ("scale-lr", "0.5", "-y"), ("reset-optimizer", "-y"), ("set-lr", "1e-3", "--again", "-y")):
+        if change:
+            run.done(*change)
+        said = run.done("verify-checkpoint", "--deep", *map(str, runs.STEPS))
+        assert said.out.split("\n")[:-1] == [f"{f'opt_step-{step}':<16} sound to the last byte" for step in runs.STEPS]
+
+
+@pytest.mark.parametrize("kind", damage.OF_ANY, ids=lambda kind: kind.__name__)
+def test_damage_is_seen_at_once(run: Run, kind: damage.Damage) -> None:
+    kind(run.dir / "opt_step-20", run.dir / "opt_step-10")
+    assert verdict(run.dir, "20") == "CRITICAL"
+    assert verdict(run.dir, "30") == "OK"
+
+
+@pytest.mark.parametrize("kind", damage.IN_THE_DATA, ids=lambda kind: kind.__name__)
+def test_damage_in_the_data_is_seen_when_every_byte_is_read(run: Run, kind: damage.Damage) -> None:
+    kind(run.dir / "opt_step-20", run.dir / "opt_step-10")
+    assert verdict(run.dir, "20") == "OK"
+    assert verdict(run.dir, "20", "--deep") == "CRITICAL"
+
+
+def test_a_mixture_of_two_steps_is_suspect(run: Run) -> None:
+    shutil.copy(run.state(40, "optimizer.bin"), run.state(20, "optimizer.bin"))
+    assert verdict(run.dir, "20") == "WARNING"
+    shutil.copy(run.state(10), run.state(30))
+    said = run.m4ops("verify-checkpoint", "30")
+    assert (said.code, "its scheduler stands at 10" in said.out) == (1, True)
+
+
+def test_a_recipe_that_changed_the_scheduler_alone_is_named(run: Run) -> None:
+    path = run.state(30)
+    state = torch.load(path, weights_only=False)
+    for name in ("base_lrs", "_last_lr"):
+        state[name] = [lr / 2 for lr in state[name]]
+    torch.save(state, path)
+    said = run.m4ops("verify-checkpoint", "30")
+    assert said.code == 1
+    assert "the LR of group 0 is " in said.out
+
+
+def test_weights_of_safetensors_are_searched_and_measured(run: Run) -> None:
+    path = run.state(20, "model.safetensors")
+    raw = path.read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    damage.put(path, start, struct.pack("<f", float("nan")))
+    assert "NaN in " in run.m4ops("verify-checkpoint", "--deep", "20").out
+    path.write_bytes(raw[:-1])
+    assert "model.safetensors: cut off" in run.m4ops("verify-checkpoint", "20").out
+
+
+def test_what_was_read_is_remembered_until_it_changes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    from ops.checkpoints import deep
+
+    def noted(path: Path, *rest: object) -> object:
+        read.append(path.name)
+        return faults(path, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(deep, "faults", noted)
+    damage.hole(run.dir / "opt_step-20", run.dir / "opt_step-10")
+    assert verdict(run.dir, "--deep", "20") == "CRITICAL"
+    first = sorted(read)
+    assert {"optimizer.bin", "model.safetensors", "custom_checkpoint_0.pkl"} <= set(first)
+    assert verdict(run.dir, "--deep", "20") == "CRITICAL"
+    assert sorted(read) == first
+    path = run.state(20, "optimizer.bin")
+    path.write_bytes(run.state(10, "optimizer.bin").read_bytes())
+    assert verdict(run.dir, "--deep", "20") == "WARNING"  # sound, and of another step
+    assert read[len(first) :] == ["optimizer.bin"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_what_is_not_finite_is_found_and_nothing_else(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    largest = torch.finfo(kind).max
+    healthy = torch.cat([torch.randn(1000).to(kind), torch.tensor([largest, -largest, 0.0, -0.0, 65000.0], dtype=kind)])
+    for bad, name in ((float("nan"), "NaN"), (float("inf"), "Inf"), (float("-inf"), "Inf")):
+        for at in (0, 500, len(healthy) - 1):
+            broken = healthy.clone()
+            broken[at] = bad
+            assert not_finite(raw_bytes(broken), dtype) == name
+    assert not_finite(raw_bytes(healthy), dtype) == ""
+
+
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.contiguous().view(torch.uint8).numpy())
+
+
+def test_a_record_of_several_pieces_has_one_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "optimizer.bin"
+    torch.save({"state": {}, "param_groups": [], "w": torch.rand(PIECE // 4 * 2 + 77)}, path)
+    told: list[int] = []
+    assert faults(path, "optimizer.bin", True, told.append) == ()
+    assert sum(told) >= 2 * PIECE
+    damage.put(path, PIECE + 5000, b"\x00\x01\x02\x03\x04")
+    (fault,) = faults(path, "optimizer.bin", True, told.append)
+    assert "not those that were written (CRC-32): w" in fault.what
+
+
+def test_inspect_tells_what_a_checkpoint_is(run: Run) -> None:
+    said = json.loads(run.done("inspect", "20", "--json").out)
+    rates = {site["label"]: site["value"] for site in said["lr"] if site["file"].endswith("optimizer.bin")}
+    loaded = torch.load(run.state(20, "optimizer.bin"))["param_groups"]
+    assert [rates[f"optimizer.param_groups[{i}].lr"] for i in (0, 1)] == [group["lr"] for group in loaded]
+    assert said["optimizers"] == ["AdamW"]
+    assert said["schedulers"] == ["LambdaLR or MultiplicativeLR"]
+    assert {pair["step"] for pair in said["steps"]} == {20}
+    assert (said["engine"], said["world"]) == ("Accelerate", 1)
+    assert said["weights"] == [{"part": "weights", "dtype": "float32", "elements": 6 * 16 + 16 + 16 * 2 + 2}]
+    sizes = {entry["file"]: entry["size_bytes"] for entry in said["files"]}
+    name = "accelerator_state/optimizer.bin"
+    assert sizes[name] == os.path.getsize(run.state(20, "optimizer.bin"))
+    assert "AdamW" in run.done("inspect").out
+
+
+def test_a_step_that_is_not_there_is_an_error_with_the_nearest(run: Run) -> None:
+    said = run.m4ops("inspect", "25")
+    assert said.code == 1
+    assert "20" in said.err and "30" in said.err
