@@ -115,10 +115,12 @@ def code(job: Process) -> int:
 
 def step_process(job: Process) -> int:
     """The pid of the training below the template's shell (bash → srun, which became the training)."""
-    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-    for child in children:
-        if b"ops.demo.trainer" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return int(child)
+    below = [job.pid]
+    for pid in below:
+        below += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"ops.demo.trainer" in command and command.startswith(os.fsencode(sys.executable)):
+            return pid
     raise AssertionError("the training is not running")
 
 
