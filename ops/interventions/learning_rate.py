@@ -35,7 +35,7 @@ class ScaleLr(CheckpointEdit):
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         check_factor(self.factor)
         checkpoint = self.checkpoint(snapshot)
-        refuse_second(snapshot, checkpoint.step, self.again)
+        refuse_second(snapshot, checkpoint, self.again)
         return self.parked(snapshot, scaled(checkpoint, self.factor))
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
@@ -59,7 +59,7 @@ class SetLr(CheckpointEdit):
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         check_lr(self.lr)
         checkpoint = self.checkpoint(snapshot)
-        refuse_second(snapshot, checkpoint.step, self.again)
+        refuse_second(snapshot, checkpoint, self.again)
         return self.parked(snapshot, set_to(checkpoint, self.lr))
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
@@ -91,10 +91,15 @@ def check_lr(lr: float) -> None:
         raise BadInput(f"the LR must lie between 0 and 10, not {lr}", hint="m4ops set-lr 1e-5")
 
 
-def refuse_second(snapshot: Snapshot, step: int, again: bool) -> None:
-    """The same checkpoint's LR changed twice is a mistake (0.75² is no 0.75) until `again` says otherwise."""
+def refuse_second(snapshot: Snapshot, checkpoint: Checkpoint, again: bool) -> None:
+    """The same checkpoint's LR changed twice is a mistake (0.75² is no 0.75) until `again` says otherwise.
+
+    A checkpoint that was saved anew since is another one.
+    """
+    step, saved = checkpoint.step, checkpoint.saved or 0.0
     for change in snapshot.history or ():
-        if change.status == "applied" and not change.undoes and _changed_lr(change.wish, step) and not again:
+        stands = change.status == "applied" and not change.undoes and change.time > saved
+        if stands and _changed_lr(change.wish, step) and not again:
             raise Refused(
                 f"the LR of opt_step-{step} was already changed by change {change.id} ({change.title})",
                 str(snapshot.run.dir),

@@ -101,7 +101,7 @@ class Rewind(Edit):
     def _lr(self, snapshot: Snapshot, target: Checkpoint) -> tuple[Action, ...]:
         changes: tuple[Action, ...] = ()
         if self.scale_lr is not None or self.set_lr is not None:
-            lr.refuse_second(snapshot, target.step, self.again)
+            lr.refuse_second(snapshot, target, self.again)
             changes = (
                 lr.scaled(target, self.scale_lr) if self.scale_lr is not None else lr.set_to(target, self.set_lr or 0.0)
             )
