@@ -56,6 +56,7 @@ def rewind(
 
 @click.command("scale-lr", context_settings={"ignore_unknown_options": True})
 @click.argument("factor")
+@click.option("--group", type=int, metavar="I", help="Only the parameter group I, counted from 0; default: all.")
 @AT
 @AGAIN
 @carry.parking

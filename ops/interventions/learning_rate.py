@@ -8,6 +8,7 @@ the optimizer's own `lr`, and most other schedulers never read those two again. 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ from ops.actions import Action, Edit, PatchState
 from ops.errors import BadInput, Refused
 from ops.interventions import targets
 from ops.interventions.wish import CheckpointEdit
-from ops.model import Checkpoint, Expectation, LogView, Sample, Snapshot, StateFile
+from ops.model import Checkpoint, Expectation, LogView, LrSite, Sample, Snapshot, StateFile
 
 EXPECTED_POINTS = 40
 CHANGING = ("scale-lr", "set-lr", "rewind")
@@ -28,18 +29,21 @@ class ScaleLr(CheckpointEdit):
     kind: ClassVar[str] = "scale-lr"
     factor: float
     again: bool = False
+    group: int | None = None
 
     def title(self, snapshot: Snapshot) -> str:
-        return f"scale the LR of opt_step-{self.step(snapshot)} by {self.factor:g}"
+        which = "" if self.group is None else f" in group {self.group}"
+        return f"scale the LR of opt_step-{self.step(snapshot)} by {self.factor:g}{which}"
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         check_factor(self.factor)
         checkpoint = self.checkpoint(snapshot)
         refuse_second(snapshot, checkpoint, self.again)
-        return self.parked(snapshot, scaled(checkpoint, self.factor))
+        return self.parked(snapshot, scaled(checkpoint, self.factor, self.group))
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
-        return scale_promise(snapshot, self.checkpoint(snapshot), self.factor)
+        logged = self.factor if self.group in (None, 0) else 1.0  # the trainer logs the LR of group 0
+        return scale_promise(snapshot, self.checkpoint(snapshot), logged)
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         return (*about_pointer(snapshot, self.step(snapshot)), *super().notes(snapshot))
@@ -115,9 +119,34 @@ def _changed_lr(wish: object, step: int) -> bool:
     return has and str(step) == str(said.get("to", said.get("at")))
 
 
-def scaled(checkpoint: Checkpoint, factor: float) -> tuple[Action, ...]:
-    """One patch a file: every LR in it times the factor."""
-    return _patches(checkpoint, lambda _file, value: value * factor)
+def scaled(checkpoint: Checkpoint, factor: float, group: int | None = None) -> tuple[Action, ...]:
+    """One patch a file: every LR in it, or every one of a parameter group, times the factor."""
+    if group is None:
+        return _patches(checkpoint, lambda _file, value: value * factor)
+    files = [replace(f, lr=_of_group(f, group)) for f in targets.states(checkpoint)]
+    if not any(f.lr for f in files):
+        known = {g for f in targets.states(checkpoint) for s in f.lr if (g := group_of(s.label)) is not None}
+        raise BadInput(f"there is no parameter group {group}", hint=f"groups: {', '.join(map(str, sorted(known)))}")
+    patches = (PatchState(str(checkpoint.path / f.file), edits_of(f, lambda _f, v: v * factor)) for f in files)
+    return tuple(p for p in patches if p.edits)
+
+
+def group_of(label: str) -> int | None:
+    """The parameter group that an LR field belongs to; None for one number of all groups (`eta_min`)."""
+    found = re.search(r"param_groups\[(\d+)\]", label) or re.search(r"\[(\d+)\]$", label)
+    return int(found[1]) if found else None
+
+
+def _of_group(file: StateFile, group: int) -> tuple[LrSite, ...]:
+    """The LR fields of one group. Raises Refused where one number stands for all of them and is not 0."""
+    for site in file.lr:
+        if site.label.rpartition(".")[2] == "eta_min" and site.value:
+            raise Refused(
+                f"{site.label} is one number for all groups: the LR of one of them cannot be scaled alone",
+                file.file,
+                "without --group all of them are scaled",
+            )
+    return tuple(s for s in file.lr if group_of(s.label) == group)
 
 
 def set_to(checkpoint: Checkpoint, lr: float) -> tuple[Action, ...]:
