@@ -579,3 +579,40 @@ def test_every_finding_names_a_page_and_something_to_do(trouble: str) -> None:
         assert finding.runbook in PAGES
         assert finding.summary
         assert finding.actions
+
+
+def test_a_low_bump_that_passes_is_never_called_a_divergence() -> None:
+    losses = falling(900, seed=21, power=1.5)
+    bump = [loss + (0.045 if 600 <= i < 640 else 0) for i, loss in enumerate(losses)]
+    assert "loss-divergence" not in over_time(series(bump))
+
+
+def norms(rows: int, spike: int | None = None) -> list[Sample]:
+    """A healthy series with a gradient norm that is twenty times its usual at one row."""
+    return [
+        replace(s, grad_norm=20.0 if i == spike else 1.0 + 0.3 * (i % 3))
+        for i, s in enumerate(series(falling(rows, seed=2)))
+    ]
+
+
+def test_a_gradient_norm_far_above_its_usual_is_an_early_alarm() -> None:
+    said = over_time(norms(130, spike=100))
+    assert said[100] == "grad-norm-spike"
+    assert set(said[:100] + said[115:]) == {""}
+
+
+def test_steps_that_are_skipped_one_after_the_other_are_a_collapse() -> None:
+    rows = series(falling(50, seed=3))
+    skipped = [replace(event("skipped-steps", 51 + i), value=str(8192 / 2**i)) for i in range(3)]
+    (one,) = found(rows, skipped[:1])
+    assert (one.kind, one.severity, one.line) == ("fp16-collapse", Severity.WARNING, 51)
+    (three,) = found(rows, skipped)
+    assert three.severity is Severity.CRITICAL
+    assert found([], skipped) == ()
+    assert found(rows + series([2.0] * 20, first=1275, line=60), skipped) == ()
+
+
+def test_a_nan_that_the_trainer_hides_behind_a_zero_is_seen() -> None:
+    rows = series(falling(50, seed=3))
+    (finding,) = found([*rows, replace(series([0.0], first=1275, line=51)[0], grad_norm=math.nan)])
+    assert (finding.kind, finding.step) == ("loss-nan", 1275)

@@ -73,8 +73,9 @@ class Episode:
         if height > self.peak:
             self.peak, self.peak_row = height, self.rows
 
-    def healed(self, rows: int) -> bool:
-        bound = self.level + max(0.25 * (self.peak - self.level), 0.3 * self.excess)
+    def healed(self, rows: int, share: float = 0.25) -> bool:
+        """Is the loss of the last rows back, but for a share of the rise?"""
+        bound = self.level + max(share * (self.peak - self.level), 0.3 * self.excess)
         return len(self.recent) >= rows and median(self.recent[-rows:]) <= bound
 
 
@@ -184,8 +185,14 @@ def _row(memory: Losses, sample: Sample) -> None:
 def _decide(memory: Losses, episode: Episode) -> None:
     """Has an open rise healed, or is it a divergence?"""
     since = episode.rows - episode.alarm
-    if since >= 3 and episode.healed(10 if episode.diverged else 5):
+    if since >= 3 and (episode.healed(10, 0.15) if episode.diverged else episode.healed(5)):
         memory.fast, memory.flags = None, []
+        if (
+            memory.slow
+            and not memory.slow.diverged
+            and median(episode.recent[-5:]) <= memory.slow.level + memory.slow.excess
+        ):
+            memory.slow = None
         return
     rising = episode.peak_row >= RISE and episode.rows - episode.peak_row <= 2
     if since >= WAIT or (since >= 3 and rising):
@@ -271,13 +278,23 @@ def _creep(memory: Losses, sample: Sample) -> None:
         _follow_slow(memory, memory.slow, sample)
     elif rise := _over_past(memory, sample) or _over_lowest(memory):
         memory.slow = rise
-        memory.slow.diverged = True
+        memory.slow.diverged = _still_rising(memory.slow_rows)
+
+
+def _still_rising(rows: Window) -> bool:
+    """Is each quarter of the window higher than the one before?"""
+    values, quarter = list(rows.values), len(rows) // 4
+    medians = [median(values[i : i + quarter]) for i in range(0, 4 * quarter, quarter)] if quarter else []
+    return all(a < b for a, b in pairwise(medians)) and len(rows) == SLOW
 
 
 def _follow_slow(memory: Losses, episode: Episode, sample: Sample) -> None:
     episode.follow(sample, memory.slow_rows.median)
     settled = _settled(episode)
-    if settled or (episode.rows - episode.alarm >= SLOW // 2 and episode.healed(SLOW // 2)):
+    waited = episode.rows - episode.alarm >= WAIT
+    healed = waited and episode.healed(SLOW // 2 if episode.diverged else 5)
+    episode.diverged = episode.diverged or waited
+    if settled or healed:
         memory.slow = memory.lowest = None
     if settled:
         memory.past.clear()
