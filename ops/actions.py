@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from ops.errors import BadInput
-from ops.model import Span
+from ops.model import OPS_DIR, Span
 
 
 @dataclass(frozen=True)
@@ -168,17 +168,26 @@ _OPPOSITE = {"hold": "release", "release": "hold"}
 
 @dataclass(frozen=True)
 class Schedule:
-    """Tell the scheduler: `hold`, `release`, `requeue`, `cancel` of one job, whole array or task."""
+    """Tell the scheduler: `hold`, `release`, `requeue`, `cancel` of one job, whole array or task.
+
+    `exclude` sets the nodes that what waits of it shall not get, from `before` to `after` (as Slurm writes host lists).
+    """
 
     kind: ClassVar[str] = "schedule"
     verb: str
     job: str
     why: str = ""
+    before: str = ""
+    after: str = ""
 
     def describe(self) -> str:
+        if self.verb == "exclude":
+            return f"job {self.job}: ExcNodeList {self.before or 'empty'} → {self.after or 'empty'}"
         return f"{self.verb} job {self.job}" + (f" ({self.why})" if self.why else "")
 
     def inverse(self) -> Action | None:
+        if self.verb == "exclude":
+            return replace(self, before=self.after, after=self.before)
         verb = _OPPOSITE.get(self.verb)
         return replace(self, verb=verb) if verb else None
 
@@ -316,8 +325,8 @@ def _edits_state(action: Action) -> bool:
     match action:
         case Rewrite():
             return bool(action.zero)  # evaluations are read by no resume
-        case WriteText():
-            return not {action.before, action.after} <= {None, ""}  # a switch is set while the job runs
+        case WriteText():  # a switch is set while the job runs; no resume reads m4ops's own notes
+            return not {action.before, action.after} <= {None, ""} and f"/{OPS_DIR}/" not in action.path
         case _:
             return isinstance(action, SetJson | PatchState | Move | Folder)
 

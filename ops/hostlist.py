@@ -44,7 +44,7 @@ def compress(names: Iterable[str]) -> str:
     for name in sorted(set(names), key=natural):
         found = re.fullmatch(r"(.*?)(\d+)", name)
         if found is None:
-            groups.setdefault((name, 0), [])
+            groups.setdefault((name, -1), [])
             continue
         # Names of one width fold together; without leading zeros any width does.
         width = len(found[2]) if found[2].startswith("0") and len(found[2]) > 1 else 0

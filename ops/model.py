@@ -11,6 +11,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Literal
 
+from ops.placement import Placement
+
 POINTER = "latest_opt_step_dir"
 """File in SAVE_DIR naming the checkpoint a resume takes (huggingface/smollm, vision/m4/training/trainer.py)."""
 RESUME_INFOS = "resume_run_infos.json"
@@ -314,6 +316,7 @@ class Snapshot:
     trainer_config: str | Unknown = Unknown("m4ops.toml names no trainer config")
     attempts: tuple[Attempt, ...] | Unknown = ()
     """Attempts of the run's jobs that have ended, oldest first, as far as accounting was asked for them."""
+    placement: Placement | Unknown = Unknown("not asked")
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from ops import attempts, fleet, slurm, snapshot, state
+from ops import attempts, fleet, nodes, slurm, snapshot, state
 from ops.attempts import Ledger
+from ops.errors import BadInput, OpsError
+from ops.logs import reader
 from ops.model import Attempt, Run, Snapshot, Unknown
+from ops.placement import Failure, NodeState
 from ops.shell import Shell
 
 LEDGER = "attempts.json"
+NODES = "nodes.json"
+LEASE = 300.0
+"""Seconds a tick may be silent before another takes its place."""
+LATE = 3600.0
+"""Seconds for which the node that ended an attempt is asked for again: slurmdbd hears of it late."""
 MARGIN = 86400.0
 """Seconds before an attempt was missed from which accounting is searched: more than sacct's own default of today."""
 
@@ -48,8 +59,8 @@ def _cluster(runs: Sequence[Run], shell: Shell, now: float, keeping: bool) -> di
     for run in runs:
         ledger = ledgers[run.dir]
         if not isinstance(told, Unknown):
-            names = set(attempts.wanted(ledger))
-            ledger = attempts.answered(ledger, (a for a in told if a.raw_id in names))
+            names, known = set(attempts.wanted(ledger)), {a.key for a in ledger.ended}
+            ledger = attempts.answered(ledger, (a for a in told if a.raw_id in names or a.key in known))
         picture = snapshot.read(run, shell, now, known=jobs[run.dir])
         ended = told if isinstance(told, Unknown) and ledger.gone and not ledger.ended else ledger.ended
         seen[run.dir] = Seen(replace(picture, attempts=ended), ledger, ledger != before[run.dir])
@@ -57,12 +68,14 @@ def _cluster(runs: Sequence[Run], shell: Shell, now: float, keeping: bool) -> di
 
 
 def _told(ledgers: Mapping[Path, Ledger], shell: Shell, now: float) -> tuple[Attempt, ...] | Unknown:
+    """What became of the attempts that are gone, and which node ended those of which it was not known yet."""
     ids = sorted({raw for ledger in ledgers.values() for raw in attempts.wanted(ledger)})
-    if not ids:
-        return ()
-    since = min(when for ledger in ledgers.values() for when in ledger.gone.values())
-    told = attempts.told(shell, ids, min(since, now) - MARGIN)
-    return told if isinstance(told, Unknown) else attempts.blamed(shell, told)
+    told: tuple[Attempt, ...] | Unknown = ()
+    if ids:
+        since = min(when for ledger in ledgers.values() for when in ledger.gone.values())
+        told = attempts.told(shell, ids, min(since, now) - MARGIN)
+    late = (a for ledger in ledgers.values() for a in ledger.ended if now - (a.end or 0.0) < LATE)
+    return told if isinstance(told, Unknown) else attempts.blamed(shell, (*told, *late))
 
 
 def remembered(run: Run) -> Ledger:
@@ -74,3 +87,51 @@ def keep(run: Run, seen: Seen) -> None:
     """Keep the ledger where it changed. Raises OpsError when the disk does not take it. Hold the run's lease."""
     if seen.changed:
         state.keep(run, LEDGER, attempts.to_json(seen.ledger))
+
+
+@dataclass(frozen=True)
+class Life:
+    """What failed under a run since its beginning, and what could not be asked."""
+
+    failures: tuple[Failure, ...]
+    states: tuple[NodeState, ...] | Unknown
+    accounting: Unknown | None = None
+    """Why Slurm's records are missing; None: they are there."""
+    log: Unknown | None = None
+
+
+def life(run: Run, shell: Shell, now: float) -> Life:
+    """The run's failures over its life, from the log's new lines, one `sacct`, and what was kept of earlier looks."""
+    shell = slurm.on(run.cluster, shell)
+    scan, cursor, unread = _scanned(run)
+    ledger = remembered(run)
+    since = ledger.asked - MARGIN if ledger.asked else _beginning(run, now)
+    told = attempts.named(shell, run.name, snapshot.owner(run), since)
+    if not isinstance(told, Unknown):
+        ledger = replace(attempts.answered(ledger, attempts.blamed(shell, told)), asked=now)
+    with suppress(OpsError), state.lease(run, "tick", LEASE):  # else the next look reads the same again
+        state.keep(run, NODES, {"scan": nodes.to_json(scan), "cursor": cursor})
+        state.keep(run, LEDGER, attempts.to_json(ledger))
+    failures = nodes.joined(scan.failures, ledger.ended)
+    return Life(failures, nodes.states(shell), told if isinstance(told, Unknown) else None, unread)
+
+
+def _scanned(run: Run) -> tuple[nodes.Scan, Mapping[str, Any], Unknown | None]:
+    kept = state.kept(run, NODES)
+    try:
+        scan, cursor = nodes.from_json(kept["scan"]), reader.Cursor.from_json(json.dumps(kept["cursor"]))
+    except (KeyError, TypeError, ValueError, BadInput):
+        scan, cursor = nodes.Scan(), None
+    read = reader.read_new(run.log, cursor) if run.log else Unknown("no log")
+    if isinstance(read, Unknown):
+        return scan, kept.get("cursor", {}), read
+    log, after = read
+    fresh = nodes.follow(nodes.Scan() if after.restarted else scan, log)
+    return fresh, json.loads(after.to_json()), None
+
+
+def _beginning(run: Run, now: float) -> float:
+    """When the run's oldest file was written, less a day: before that it had no job."""
+    with suppress(OSError):
+        return min((entry.stat().st_mtime for entry in run.dir.iterdir()), default=now) - MARGIN
+    return now - MARGIN

@@ -17,6 +17,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "inspect": ("checkpoint", "What one checkpoint holds: LR, step, scheduler, optimizer, ranks, dtypes, sizes."),
         "verify-checkpoint": ("checkpoint", "Is a checkpoint whole: files, ranks, agreement; --deep: every byte."),
         "evals": ("look", "Scores by step; torn and foreign lines by number."),
+        "nodes": ("nodes", "Failures of each node over the run's life; a report for the admins."),
         "history": ("look", "Every change made by m4ops: what, who, when, undone or not."),
         "plot": ("look", "The loss in the terminal, discarded branches shown as such."),
         "explain": ("explain", "What a kind of finding means, how to make sure, what to do, and who says so."),
@@ -35,6 +36,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "release": ("jobs", "Let held tasks start."),
         "requeue": ("jobs", "Put the running task back into the queue."),
         "stop": ("jobs", "Save and end the running task by the kill switch; queued tasks stay held."),
+        "exclude": ("jobs", "Keep the run away from failing nodes, now and at the next submit."),
         "save": ("jobs", "Have the running trainer save now, and wait for it."),
     },
     "Keep": {

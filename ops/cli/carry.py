@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ops import executor, recent, slurm, snapshot
+from ops import executor, nodes, recent, slurm, snapshot
 from ops import plan as plans
 from ops.actions import Action, Schedule, WaitFor, inverse_of
 from ops.checkpoints import m4
@@ -62,6 +63,9 @@ def plan(wish: Wish, run: Run, command: str) -> Plan:
     seen = session.look(run, whole_log=True)
     settled = wish.resolved(seen)
     seen = snapshot.inspected(seen, settled.inspects(seen))
+    if settled.asks_nodes:
+        shell = slurm.on(run.cluster, session.scheduler())
+        seen = replace(seen, placement=nodes.placement(run.dir, seen.jobs, shell))
     return plan_for(settled, seen, command)
 
 

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from ops.config import Config
     from ops.tick import Seen
 
-LEASE = 300
-"""Seconds a tick may be silent before another takes its place."""
-
-
 @dataclass(frozen=True)
 class Checked:
     """A run's verdict; without a snapshot the run itself could not be looked at."""
@@ -119,7 +115,7 @@ def _check(run: Run, seen: Seen, targets: tuple[str, ...], quiet: bool) -> Check
     _parse(targets)
     failures: tuple[Failure, ...] = ()
     try:
-        with state.lease(run, "tick", LEASE):
+        with state.lease(run, "tick", tick.LEASE):
             memory = state.load(run)
             if memory.problem:
                 session.say(f"m4ops check: {memory.problem}")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ops.cli import carry, session
+from ops.interventions.exclude import Exclude
 from ops.interventions.jobs import Hold, Release, Requeue, Save, Stop, planning_note
 
 
@@ -43,6 +44,20 @@ def requeue(ctx: click.Context, dry_run: bool, yes: bool, out: Path | None, job:
     JOB is one task (1234_3); default: every running one of the run.
     """
     carry.carry_out(ctx, Requeue(job), dry_run, yes, out)
+
+
+@click.command()
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
+@click.option("--why", default="", help="The reason, for the history.")
+@carry.options
+@click.pass_context
+def exclude(ctx: click.Context, dry_run: bool, yes: bool, out: Path | None, nodes: tuple[str, ...], why: str) -> None:
+    """Keep the run away from failing nodes, now and at the next submit.
+
+    Sets ExcNodeList of what waits, reads back that Slurm took it, and remembers the nodes in .m4ops/exclude. Refused
+    where fewer usable nodes than the job needs would be left. What runs keeps its nodes.
+    """
+    carry.carry_out(ctx, Exclude(nodes, why), dry_run, yes, out)
 
 
 @click.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ops.errors import BadInput
-from ops.interventions import evaluations, jobs, learning_rate, optimizer, rewind, wandb_run
+from ops.interventions import evaluations, exclude, jobs, learning_rate, optimizer, rewind, wandb_run
 from ops.interventions.wish import Wish
 
 KINDS: tuple[type[Any], ...] = (
@@ -20,6 +20,7 @@ KINDS: tuple[type[Any], ...] = (
     jobs.Requeue,
     jobs.Stop,
     jobs.Save,
+    exclude.Exclude,
 )
 
 

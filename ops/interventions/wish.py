@@ -19,6 +19,8 @@ class Wish(Protocol):
     """What every intervention offers."""
 
     kind: ClassVar[str]
+    asks_nodes: ClassVar[bool]
+    """Whether `actions` needs the snapshot's placement."""
 
     def resolved(self, snapshot: Snapshot) -> Wish:
         """The wish with its target a plain step: `latest` and `-1` mean another one after the job saved once more."""
@@ -37,6 +39,8 @@ class Wish(Protocol):
 
 class Simple:
     """What most wishes answer: nothing to resolve, to inspect, to promise, to pay or to say."""
+
+    asks_nodes: ClassVar[bool] = False
 
     def resolved(self, snapshot: Snapshot) -> Any:
         return self
