@@ -25,8 +25,8 @@ class Answer(NamedTuple):
 Shell = Callable[[Sequence[str], float], Answer]
 Submitter = Callable[[Sequence[str], float, Mapping[str, str]], Answer]
 """A shell for what hands its environment on: sbatch gives a job the one it was called with."""
-_OURS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_EXIT_ERROR", "SLURM_UMASK", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN")
-"""Of SLURM_*, what a person sets; the rest comes from a job that surrounds us."""
+_PERSONAL = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_EXIT_ERROR", "SLURM_UMASK", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN")
+"""What a person sets of SLURM_*, also within a job: the rest is that job's."""
 
 
 def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -43,7 +43,8 @@ def submission(more: Mapping[str, str], env: Mapping[str, str] | None = None) ->
     out: m4ops does not wait for the job's end.
     """
     base = os.environ if env is None else env
-    kept = {k: v for k, v in base.items() if not k.startswith("SLURM") or k in _OURS}
+    within = "SLURM_JOB_ID" in base
+    kept = {k: v for k, v in base.items() if not (within and k.startswith("SLURM")) or k in _PERSONAL}
     kept.pop("SBATCH_WAIT", None)
     return kept | dict(more)
 

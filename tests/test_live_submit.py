@@ -117,6 +117,7 @@ def test_before_the_limit_it_saves_and_requeues_itself(lab: Lab) -> None:
     before = lab.log.split("start of 1 ")[1]
     order = ["the save switch is set", "opt_step-7", "SIGTERM to the training", "opt_step-8", "requeue of 1"]
     assert sorted(order, key=before.index) == order
+    assert "could not" not in lab.log
     lab.cluster.ask("scancel", "1")
     assert {p.name for p in (lab.run / ".m4ops" / "starts").iterdir()} == {"1.0", "1.1"}
 
@@ -137,7 +138,7 @@ def test_a_submission_nobody_answered_is_found_by_its_tag_and_made_once(lab: Lab
     (slow / "sbatch").write_text('#!/bin/sh\nwhile [ ! -e "$GO" ]; do sleep 0.05; done\nexec /usr/bin/sbatch "$@"\n')
     (slow / "sbatch").chmod(0o755)
     go = lab.cluster.jobs / "go"
-    thread = threading.Thread(target=lambda: (thaw()))
+    thread = threading.Thread(target=lambda: thaw())
     thread.start()
     opener = threading.Thread(target=lambda: (frozen.wait(40), go.touch()))
     opener.start()

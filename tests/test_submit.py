@@ -218,6 +218,23 @@ def test_output_in_a_folder_that_is_missing_would_lose_the_job(login: Login) -> 
     assert "does not exist" in said and login.kept() == [] and login.queue() == []
 
 
+def test_a_look_right_after_shows_the_job(login: Login) -> None:
+    (login.run / "logs").mkdir()
+    (login.run / "logs" / "main_log.txt").touch()
+    assert "NONE in the queue" in login.done("status")
+    login.done("submit", "-y", "--", "--hold")
+    assert "NONE in the queue" not in login.done("status")
+
+
+def test_nodes_the_run_is_kept_away_from_stay_excluded(login: Login) -> None:
+    (login.run / ".m4ops").mkdir()
+    (login.run / ".m4ops" / "exclude").write_text("n3\nn7\n")
+    excluded = [w for w in login.planned("--", "-N2", "-x", "n4") if w.startswith(("-x", "--exclude"))]
+    assert excluded == ["--exclude=n[3-4,7]"]
+    login.env(SBATCH_EXCLUDE="n8")
+    assert "--exclude=n[3,7-8]" in login.planned()
+
+
 @pytest.mark.parametrize(
     ("limit", "signal"), [("10", "B:USR1@200"), ("20:00:00", ""), ("19", "B:USR1@380"), ("1-0", "")]
 )
@@ -336,11 +353,16 @@ def test_two_starts_of_a_chain_are_compared(login: Login) -> None:
     assert until(lambda: login.queue() == [], 20)
     text = login.done("diff", "1_1", "1_2")
     assert "torch: 2.1 → 2.2" in text
-    assert "whether the value of a secret changed: WANDB_API_KEY" in text
+    assert "secret" not in text  # one submission, one environment
     said = json.loads(login.done("diff", "1_1", "1_2", "--json"))
     assert said["schema"] == "m4ops.diff/1" and said["sections"]["environment"] == []
     assert "unknown" in said["sections"]["config"]
     assert "nothing is known of job 9" in login.refused("diff", "1_1", "9")
+    login.env(WANDB_API_KEY=KEY[::-1], FOO="bar")
+    login.done("submit", "-y")
+    assert until(lambda: login.queue() == [], 20)
+    text = login.done("diff", "1_2", "3")
+    assert "+ FOO: bar" in text and "WANDB_API_KEY" in text.split("whether the value of a secret changed:")[1]
 
 
 def test_code_that_changed_in_the_queue_is_told_by_what_ran(login: Login) -> None:
@@ -363,6 +385,41 @@ def test_code_that_changed_in_the_queue_is_told_by_what_ran(login: Login) -> Non
     assert until(lambda: login.queue() == [], 20)
     (row,) = json.loads(login.done("diff", "1", "2", "--json"))["sections"]["commit"]
     assert row["after"] == row["before"] + row["after"][40:] and "with changes" in row["after"]
+
+
+WAITING = """\
+import os, pathlib, signal, time
+save_dir, ended = pathlib.Path(os.environ["SAVE_DIR"]), []
+signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
+(save_dir / f"up_{os.environ['SLURM_JOB_ID']}").touch()
+while not ended:
+    time.sleep(0.02)
+print("saved by", os.environ["SLURM_JOB_ID"], flush=True)
+"""
+
+
+def test_near_the_limit_a_task_of_a_chain_saves_and_leaves_the_rest_to_the_next(login: Login) -> None:
+    (login.root / "train.py").write_text(WAITING)
+    login.env(TRAIN_CMD=f"cd / && {sys.executable} {login.root}/train.py; echo after it")
+    login.done("submit", "--array", "1-2%1", "-y")
+    for task, job in (("1_1", "2"), ("1_2", "1")):
+        assert until((login.run / f"up_{job}").exists, 20)
+        argv = ["scancel", "--batch", "--signal=USR1", task]
+        scheduler.answer(argv, login.root / "slurm", os.environ, login.root)
+        assert until(lambda job=job: f"saved by {job}" in (login.run / "logs" / "main_log.txt").read_text(), 20)
+    assert until(lambda: login.queue() == [], 20)
+    assert sorted(p.name for p in login.run.glob(".m4ops/starts/*")) == ["1_1.0", "1_2.0"]
+    log = (login.run / "logs" / "main_log.txt").read_text()
+    assert log.count("SIGTERM to the training") == 2 and log.count("after it") == 2 and "requeue" not in log
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_job_ends_as_its_training_ended(login: Login, code: int) -> None:
+    login.env(TRAIN_CMD=f"exit {code}")
+    login.done("submit", "-y")
+    assert until(lambda: login.queue() == [], 20)
+    said = scheduler.answer(["sacct", "-n", "-P", "-X", "-o", "exitcode"], login.root / "slurm", os.environ, login.root)
+    assert said.stdout.split() == [f"{code}:0"]
 
 
 @pytest.mark.parametrize("template", sorted(resource("slurm_templates").glob("*.slurm")), ids=lambda p: p.name)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from ops import discovery, shell, submitted
+from ops import discovery, nodes, shell, submitted
 from ops.cli import carry, session
 from ops.cli.session import json_option
 from ops.errors import BadInput, OpsError, Refused
@@ -61,7 +61,7 @@ def submit(
     again: bool,
     flags: tuple[str, ...],
 ) -> None:
-    """Submit the run's job; keeps what it submits.
+    """Submit the run's job, once; what is submitted is kept.
 
     What stands after -- goes to sbatch as it is, and SBATCH_* variables count. The training command comes in the
     exported variable TRAIN_CMD; the whole environment reaches every task, secrets too, and their values are written
@@ -122,6 +122,7 @@ def _launch(run: Run, template: str, last: Submission | None) -> wish.Launch:
         commit=commit,
         cluster=run.cluster,
         template=str(path.absolute()),
+        excluded=nodes.excluded(run.dir),
         lacking=tuple(n for n in (last.withheld if last else ()) if n not in env),
     )
 
@@ -159,7 +160,7 @@ def _repository(env: dict[str, str]) -> tuple[str, str]:
 @json_option
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
-    """What changed between two starts: environment, flags, script, config, commit, nodes, packages.
+    """What changed between two starts: environment, config, commit, nodes, packages and more.
 
     JOB is 1234, 1234_3 (a task), or 1234_3:1 (its first restart); without a number its newest start. Says UNKNOWN, with
     the reason, of what was not kept.

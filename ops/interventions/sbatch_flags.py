@@ -26,7 +26,7 @@ OPTIONS = (
 VARIABLES = {
     "SBATCH_ARRAY_INX": "array", "SBATCH_ERROR": "error", "SBATCH_EXPORT": "export", "SBATCH_JOB_NAME": "job-name",
     "SBATCH_OUTPUT": "output", "SBATCH_SIGNAL": "signal", "SBATCH_TIMELIMIT": "time", "SBATCH_DEPENDENCY": "dependency",
-    "SBATCH_WAIT": "wait",
+    "SBATCH_EXCLUDE": "exclude",
 }  # fmt: skip
 """The input variables of sbatch that take the place of a flag m4ops would add."""
 

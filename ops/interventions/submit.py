@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from ops import secrecy
 from ops.actions import Submit as Submission
 from ops.errors import BadInput, Refused
+from ops.hostlist import compress, expand, natural
 from ops.interventions import parking, sbatch_flags
 from ops.interventions.sbatch_flags import Flag
 from ops.model import OPS_DIR, Job, Run, Snapshot
@@ -57,6 +58,8 @@ class Launch:
     cluster: str = ""
     template: str = ""
     """The template's path."""
+    excluded: tuple[str, ...] = ()
+    """The nodes that `m4ops exclude` keeps the run away from."""
     lacking: tuple[str, ...] = ()
     """Secrets that the submission to be repeated had, and that are not set now."""
 
@@ -135,7 +138,8 @@ def _action(
     exported = _export(flags, env, tuple(variables))
     secret = secrecy.parted(env, secrecy.declared(env))[1] if "ALL" in exported.split(",") else ()
     more = _ours(asked, launch, snapshot, (flags, queued))
-    passed = [w for f in flags if f.name not in ("comment", "export", "parsable") for w in f.words]
+    merged = ("comment", "export", "parsable", *(("exclude",) if launch.excluded else ()))
+    passed = [w for f in flags if f.name not in merged for w in f.words]
     return Submission(
         argv=(
             "sbatch", "--parsable", *more, f"--export={exported}", *passed, f"{folder}/script.slurm",
@@ -183,7 +187,20 @@ def _ours(
     words += [f"--array={asked.array}"] if asked.array else []
     words += [] if "chdir" in names else [f"--chdir={launch.folder}"]
     words += [] if "output" in names else [f"--output={run.dir}/logs/%x{'_%A_%a' if array else '-%j'}.out"]
-    return [*words, *_warning(script, said), *_dependency(asked, flags, queued)]
+    return [*words, *_excluded(launch, said), *_warning(script, said), *_dependency(asked, flags, queued)]
+
+
+def _excluded(launch: Launch, said: tuple[Flag, ...]) -> list[str]:
+    """The nodes the run is kept away from, and those excluded just now: of two --exclude sbatch takes the last alone."""
+    given = [f.value for f in said if f.name == "exclude"][-1:]
+    if not launch.excluded:
+        return []
+    if given and "/" in given[0]:
+        raise BadInput(
+            f"--exclude={given[0]}: a file of nodes cannot be joined with those of m4ops exclude", hint="name the nodes"
+        )
+    names = {*launch.excluded, *(name for text in given for name in expand(text))}
+    return [f"--exclude={compress(sorted(names, key=natural))}"]
 
 
 def _logs(launch: Launch, run: Run, said: tuple[Flag, ...]) -> tuple[str, ...]:

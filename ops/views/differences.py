@@ -60,7 +60,8 @@ def differences_text(before: Ran, after: Ran, color: bool = False) -> str:
             lines += ["", paint(what, "cyan", color), *_lines(rows, color)]
     if same:
         lines += ["", f"the same      {', '.join(same)}"]
-    if secret := [name for name in before.withheld if name in after.withheld]:
+    secret = [name for name in before.withheld if name in after.withheld and before.submission != after.submission]
+    if secret:
         lines += words.folded(
             f"not known     whether the value of a secret changed: {', '.join(secret)}", 110, " " * 14
         )

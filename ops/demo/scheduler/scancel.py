@@ -97,8 +97,8 @@ def _cancel(table: Table, task: Task, reason: str) -> None:
 
 
 def _send(call: Call, names: list[str], asked: dict[str, str], number: int) -> Answer:
-    """-s: to the steps; with -b to the batch script, with -f to both. Pending jobs get none."""
-    table = read(call.root)
+    """-s: to the steps (of `1_2.0` too: a job has one at a time); -b: to the batch script, -f: to both. Pending jobs get none."""
+    table, names = read(call.root), [name.partition(".")[0] for name in names]
     for task in _wanted(table, names, asked):
         if task.state == RUNNING:
             processes.send(_receivers(call.root, task, asked), number)
