@@ -122,8 +122,8 @@ def options(command: click.Command) -> list[tuple[str, str]]:
 def _command(name: str, command: click.Command, shared: Mapping[str, str]) -> str:
     usage = " ".join([name, *command.collect_usage_pieces(click.Context(command))])
     paragraphs = [" ".join(p.split()) for p in (command.help or "").split("\n\n")]
-    own = [(option, text) for option, text in options(command) if option not in shared]
-    also = [f"`{option}`" for option, _ in options(command) if option in shared]
+    own = [(option, text) for option, text in options(command) if shared.get(option) != text]
+    also = [f"`{option}`" for option, text in options(command) if shared.get(option) == text]
     parts = [f"#### `{usage}`", *paragraphs, _bullets(own), "Also: " + ", ".join(also) + "." if also else ""]
     return "\n\n".join(part for part in parts if part)
 

@@ -171,6 +171,7 @@ def test_findings_consider_only_commands_that_are_there() -> None:
 def unknown(mention: str) -> str:
     """The first word of a command line that m4ops does not know; empty when it knows all."""
     words = shlex.split(mention)
+    words = words[: words.index("--")] if "--" in words else words  # what follows is another program's
     while words and words[0] == "--run":
         words = words[2:]
     command: click.Command = cli
