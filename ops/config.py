@@ -34,6 +34,9 @@ class Config:
     """The config file that the next job will read; needed for `--reset-optimizer` by the trainer's own switch."""
     sinks: tuple[str, ...] = ()
     """Where `m4ops check` sends new findings: `stdout:`, `https://…`, `mailto:…`, `smtp://host:port/…`."""
+    keep: tuple[str, ...] = ()
+    """What `m4ops prune` keeps: `last 3`, `every 5000`, `best 2 by TASK`, `lowest 2 by TASK`, `around incidents`,
+    `until uploaded`, `until evaluated`, `discarded 7 days`."""
     cluster: str = ""
     """The Slurm cluster of the run's jobs, given to Slurm's commands as `-M`; default: the one they mean themselves."""
     operators: tuple[str, ...] = ()
