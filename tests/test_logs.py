@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ops.errors import BadInput
-from ops.logs import Cursor, parse_event, parse_sample, read_log, read_new, split_branches
+from ops.logs import Cursor, parse_event, parse_sample, read_batches, read_log, read_new, split_branches
 from ops.model import LogView, Sample, Unknown
 
 
@@ -329,3 +329,65 @@ def test_one_line_printed_twice_is_no_branch_but_a_resume_at_it_is() -> None:
     assert len(split_branches(samples(25, 50, 50, 75))) == 1
     before, after = Sample(50, 1.0, elapsed=900.0), Sample(50, 1.1, elapsed=20.0)
     assert [b.kept for b in split_branches((before, after))] == [0, 1]
+
+
+SAMPLES = [
+    ("m4", "iteration:  4875/500000   0% | elapsed time: 19:29:30 | per_token_loss: 3.39 | lr: 9.9E-06 |", (4875, 3.39)),
+    ("megatron", "[default7]: iteration    31219/  115311 | consumed samples: 47778736 | lm loss: 5.09E+00 | grad norm: 960.3 |", (31219, 5.09)),
+    ("neox", " samples/sec: 51.2 | iteration 310/ 143000 | elapsed time per iteration (ms): 9.5 | lm_loss: 7.08E+00 | loss scale: 16.0 |", (310, 7.08)),
+    ("nanotron", "iteration: 91 / 100 | consumed_tokens: 93.2K | grad_norm: 1.4M | lr: 3.3e-05 | lm_loss: 9.2 |", (91, 9.2)),
+    ("titan", "\x1b[31mstep: 20  \x1b[32mloss: 11.83506  \x1b[38;2;180;60;0mgrad_norm:  9.6669  tps: 4,376", (20, 11.83506)),
+    ("olmo", "[2024-04-17 09:42:26] INFO [olmo.train:816] [step=1,200/739,328]\n    train/CrossEntropyLoss=11.25\n    train/Perplexity=76,631", (1200, 11.25)),
+    ("composer", "[batch=2/100]:\n   Train LanguageCrossEntropy: 10.9\n   Train loss/train/total: 10.9", (2, 10.9)),
+    ("nanogpt", "iter 100: loss 4.8292, time 460.11ms, mfu 48.10%", (100, 4.8292)),
+    ("build", "step     3 | loss: 8.938062 | lr 6.0000e-04 | norm: 1.9169 | dt: 397.21ms", (3, 8.938062)),
+    ("llm.c", "s:300 trl:5.9994 lr:0.000129 norm:0.98", (300, 5.9994)),
+    ("modded", "step:5/6200 train_loss:7.2838 train_time:80ms step_avg:nanms", (5, 7.2838)),
+    ("internevo", "2023-07-07 12:29:09,307 INFO train.py:323 -- tflops=188.8,step=3,loss=11.0995,lr=1e-06,grad_norm=63.5,micro_num=4", (3, 11.0995)),
+    ("nemo", "Training epoch 1, iteration 10/999 | lr: 1e-4 | global_step: 29 | reduced_train_loss: 11.03 |", (29, 11.03)),
+    ("mlperf", ':::MLLOG {"key": "tracked_stats", "value": {"reduced_train_loss": 2.6857}, "metadata": {"step": 119957}}', (119957, 2.6857)),
+    ("lightning", "Epoch 0:   6%|# | 32040/500150 [6:28:43<94:39:17, 1.3it/s, loss=2.6]\rEpoch 0:   6%|# | 32041/500150 [6:28:44<94:39:16, loss=2.61]", (32041, 2.61)),
+    ("fairseq", '2022 | INFO | train_inner | {"loss": "9.431", "num_updates": "200", "gnorm": "1.92"}', (200, 9.431)),
+    ("trainer", "  5%|5 | 10/200 [00:05<01:40]\r{'loss': 2.98, 'grad_norm': 0.97, 'learning_rate': 4.1e-05, 'epoch': 0.1}", (10, 2.98)),
+    ("epochs", "Epoch 11 iteration 0120/0187: training loss nan", (11 * 187 + 120, math.nan)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), [s[1:] for s in SAMPLES], ids=[s[0] for s in SAMPLES])
+def test_the_progress_of_a_framework(log: Path, text: str, expected: tuple[int, float]) -> None:
+    log.write_text("step 0: no loss here\n" + text + "\n")
+    last = view(log).samples[-1]
+    assert (last.step, last.loss) == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_trusted_format_silences_the_bar_beside_it(log: Path) -> None:
+    bar = "Epoch 0:   6%|# | 3/50 [6:28:43<94:39:17, loss=2.6]\n"
+    log.write_text(bar + progress(25) + bar + progress(50))
+    assert [s.step for s in view(log).samples] == [3, 25, 50]
+
+
+def test_a_record_of_two_lines_may_end_at_the_next_look(log: Path) -> None:
+    log.write_text("[batch=7/100]:\n")
+    first, cursor = new(log, None)
+    assert first.samples == ()
+    with log.open("a") as file:
+        file.write("   Train loss/train/total: 3.5\n")
+    (sample,) = new(log, Cursor.from_json(cursor.to_json()))[0].samples
+    assert (sample.step, sample.loss, sample.total) == (7, 3.5, 100)
+
+
+def test_skipped_steps_have_no_loss_but_are_told(log: Path) -> None:
+    log.write_text(
+        " iteration 9027/ 159576 | loss scale: 8192.0 | grad norm: 20.7 | number of skipped iterations:   1 |\n"
+    )
+    (event,) = view(log).events
+    assert (event.kind, event.value) == ("skipped-steps", "8192")
+
+
+def test_a_file_is_read_block_by_block(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops.logs.reader.BLOCK", 1000)
+    log.write_text("".join(progress(step) for step in range(100)))
+    batches = list(read_batches(log, None))
+    assert len(batches) > 10
+    assert [s for view, _ in batches for s in view.samples] == list(view(log).samples)
+    assert batches[-1][1].offset == log.stat().st_size

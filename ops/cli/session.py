@@ -17,7 +17,7 @@ import click
 from ops import discovery, recent, shell, slurm, snapshot
 from ops.config import Config
 from ops.errors import BadInput, Refused, RunNotFound
-from ops.model import Finding, LogView, Run, Snapshot, Unknown
+from ops.model import Finding, LogView, Run, Snapshot
 from ops.shell import Answer, Shell, Submitter
 
 if TYPE_CHECKING:
@@ -106,10 +106,16 @@ def judged(seen: Snapshot, memory: Memory) -> tuple[tuple[Finding, ...], Memory]
     from ops.logs import reader
 
     cursor = reader.Cursor.from_json(json.dumps(dict(memory.cursor))) if memory.cursor else None
-    read = reader.read_new(seen.run.log, cursor) if seen.run.log else Unknown("no log")
-    new, cursor = (None, cursor) if isinstance(read, Unknown) else read
-    known = {} if cursor and cursor.restarted else memory.detectors
-    state, found = detectors.judge(seen, new, known)
+    state, found = memory.detectors, None
+    try:
+        for new, after in reader.read_batches(seen.run.log, cursor) if seen.run.log else ():
+            state = {} if after.restarted and found is None else state
+            state, found = detectors.judge(seen, new, state)
+            cursor = after
+    except OSError:
+        found = None
+    if found is None:
+        state, found = detectors.judge(seen, None, state)
     return found, replace(memory, detectors=state, cursor=json.loads(cursor.to_json()) if cursor else {})
 
 

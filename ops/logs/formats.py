@@ -96,8 +96,8 @@ _STEP = r"(?P<step>[\d,]+)"
 _TOTAL = r"(?P<total>[\d,]+)"
 FORMATS: tuple[Format, ...] = (
     Format("m4, nanotron", "iteration:", rf"iteration:\s*{_STEP}\s*/\s*{_TOTAL}\b", pipes),
-    Format("Megatron, GPT-NeoX", "iteration ", rf"iteration\s+{_STEP}/\s*{_TOTAL}\s*\|", pipes),
     Format("NeMo", "global_step: ", rf"Training epoch \d+, iteration \d+/\d+ \|.*?global_step: {_STEP}", pipes),
+    Format("Megatron, GPT-NeoX", "iteration ", rf"iteration\s+{_STEP}/\s*{_TOTAL}\s*\|", pipes),
     Format("MLPerf", ":::MLLOG", r":::MLLOG (?=\{)", document),
     Format("metaseq, fairseq", "train_inner", r"\| train_inner \| (?=\{)", document),
     Format("InternEvo", "step=", rf"\bstep={_STEP},(?=loss=)", words),

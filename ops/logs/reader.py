@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import stat
-from dataclasses import asdict, astuple, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -73,6 +74,8 @@ class _Found:
     samples: list[Sample] = field(default_factory=list)
     events: list[LogEvent] = field(default_factory=list)
     place: Place = field(default_factory=Place)
+    rest: bytes = b""
+    """What was read behind `offset`: a line without its end."""
 
     @property
     def number(self) -> int:
@@ -114,30 +117,49 @@ def read_log(path: Path, last_bytes: int | None = None) -> LogView | Unknown:
 
 def read_new(path: Path, cursor: Cursor | None) -> tuple[LogView, Cursor] | Unknown:
     """What was written since `cursor` (None: ever), and the cursor for next time. Unknown if unreadable."""
+    samples: list[Sample] = []
+    events: list[LogEvent] = []
     try:
-        with _open(path) as handle:
-            info = os.fstat(handle.fileno())
-            same = cursor is not None and _same(handle, info, cursor)
-            found = _Found(cursor.offset, cursor.line, place=_place(cursor)) if cursor and same else _Found(0, 0)
-            _scan(handle, found, info.st_size)
-            size = min(HEAD, found.offset)
-            after = Cursor(
-                device=info.st_dev,
-                inode=info.st_ino,
-                offset=found.offset,
-                line=found.line or 0,
-                head=_fingerprint(handle, size),
-                head_size=size,
-                restarted=cursor is not None and not same,
-                progress=astuple(found.place),
-            )
-            return _view(path, info, found), after
+        last = None
+        for last in read_batches(path, cursor):
+            samples += last[0].samples
+            events += last[0].events
     except OSError as error:
         return _unknown(path, error)
+    assert last is not None
+    return replace(last[0], samples=tuple(samples), events=tuple(events)), last[1]
+
+
+def read_batches(path: Path, cursor: Cursor | None) -> Iterator[tuple[LogView, Cursor]]:
+    """The same block by block, at least once: memory does not grow with the file. Raises OSError."""
+    with _open(path) as handle:
+        info = os.fstat(handle.fileno())
+        same = cursor is not None and _same(handle, info, cursor)
+        found = _Found(cursor.offset, cursor.line, place=_place(cursor)) if cursor and same else _Found(0, 0)
+        restarted = cursor is not None and not same
+        more = True
+        while more:
+            more = _block(handle, found, info.st_size)
+            yield _view(path, info, found), _cursor(handle, info, found, restarted)
+            found = _Found(found.offset, found.line, place=found.place, rest=found.rest)
 
 
 def _place(cursor: Cursor) -> Place:
     return Place(*cursor.progress) if cursor.progress else Place()
+
+
+def _cursor(handle: BinaryIO, info: os.stat_result, found: _Found, restarted: bool) -> Cursor:
+    size = min(HEAD, found.offset)
+    return Cursor(
+        device=info.st_dev,
+        inode=info.st_ino,
+        offset=found.offset,
+        line=found.line or 0,
+        head=_fingerprint(handle, size),
+        head_size=size,
+        restarted=restarted,
+        progress=astuple(found.place),
+    )
 
 
 def _open(path: Path) -> BinaryIO:
@@ -195,13 +217,18 @@ def _count_lines(handle: BinaryIO, end: int) -> int:
 
 def _scan(handle: BinaryIO, found: _Found, size: int) -> None:
     """Move `found` on to the end of the last whole line before `size`."""
-    handle.seek(found.offset)
-    left = size - found.offset
-    rest = b""
-    while left > 0 and (block := handle.read(min(BLOCK, left))):
-        left -= len(block)
-        data = rest + block
-        rest = data[_take(data, _last_end(data), found) :]
+    while _block(handle, found, size):
+        pass
+
+
+def _block(handle: BinaryIO, found: _Found, size: int) -> bool:
+    """Take in one more block before `size`; whether there is another."""
+    position = found.offset + len(found.rest)
+    handle.seek(position)
+    block = handle.read(min(BLOCK, max(0, size - position)))
+    data = found.rest + block
+    found.rest = data[_take(data, _last_end(data), found) :]
+    return bool(block) and position + len(block) < size
 
 
 def _last_end(data: bytes) -> int:
