@@ -1,7 +1,7 @@
 """Every checksum of a checkpoint's files, and NaN and infinities in their numbers, at the speed of the disk.
 
 Torch writes a CRC for each record and never looks at it again, so flipped bits load in silence. Files are read in
-pieces by a thread a core; `zlib.crc32` lets other threads run. A piece is searched for the highest byte of a NaN or an
+pieces by a thread a core; `zlib.crc32` lets other threads run. A block is searched for the highest byte of a NaN or an
 infinity (IEEE 754: all exponent bits set), which healthy numbers do not have, and only what is found is looked at.
 """
 
@@ -19,11 +19,13 @@ from struct import unpack
 from ops.checkpoints import about, torchfile
 from ops.checkpoints.patch import crc_joined
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, TorchFile, extents, opened
-from ops.checkpoints.torchzip import Record, data_at, read_at
+from ops.checkpoints.torchzip import Record, data_at
 from ops.checkpoints.verify import Fault
 
-PIECE = 8 << 20
-"""Bytes; a multiple of every item's size."""
+PIECE = 32 << 20
+"""Bytes that one thread looks at in a row."""
+_BLOCK = 1 << 20
+"""Bytes read at once, into memory used again and again: it stays in the processor's cache. All items fit it."""
 _SECOND = {"float32": 0x80, "bfloat16": 0x80, "float64": 0xF0}
 """Exponent bits in the byte below the highest."""
 _SHOWN = 3
@@ -98,15 +100,32 @@ def _float(dtype: str) -> str:
 
 
 def _look(fd: int, piece: tuple[_Range, int, int], told: Callable[[int], object]) -> tuple[int, str]:
+    """CRC of a piece (0 where none is wanted), and the worst number in it."""
     what, at, size = piece
-    data = read_at(fd, what.at + at, size)
-    crc = zlib.crc32(data) if what.crc is not None else 0
-    worst = not_finite(data, what.dtype) if what.dtype else ""
-    told(size)
+    crc, worst, done = 0, "", 0
+    held = bytearray(min(_BLOCK, size))
+    block = memoryview(held)
+    while done < size:
+        data = block[: min(len(held), size - done)]
+        _fill(fd, data, what.at + at + done)
+        crc = zlib.crc32(data, crc) if what.crc is not None else 0
+        if what.dtype and worst != "NaN":
+            worst = not_finite(held if len(data) == len(held) else held[: len(data)], what.dtype) or worst
+        done += len(data)
+        told(len(data))
     return crc, worst
 
 
-def not_finite(data: bytes, dtype: str) -> str:
+def _fill(fd: int, data: memoryview, at: int) -> None:
+    done = 0
+    while done < len(data):
+        count = os.preadv(fd, [data[done:]], at + done)
+        if not count:
+            raise ValueError(f"cut off while it was read, at byte {at + done}")
+        done += count
+
+
+def not_finite(data: bytes | bytearray, dtype: str) -> str:
     """`NaN`, `Inf` or an empty string: the worst of the little-endian floats in `data`."""
     size, worst = ITEMSIZE[dtype], ""
     top = data[size - 1 :: size]
@@ -126,7 +145,7 @@ def not_finite(data: bytes, dtype: str) -> str:
 _HALF = bytes(0x7F if byte & 0x7C == 0x7C else 0 for byte in range(256))
 
 
-def _worse(item: bytes, dtype: str) -> str:
+def _worse(item: bytes | bytearray, dtype: str) -> str:
     if dtype in _SECOND and item[-2] & _SECOND[dtype] != _SECOND[dtype]:
         return ""
     form = {"float64": "<d", "float16": "<e"}.get(dtype, "<f")
