@@ -295,6 +295,28 @@ def test_what_nobody_can_tell_is_unfinished_and_finished_later(login: Login, hea
     assert login.queue() == ["1"] and len(login.kept()) == 1
 
 
+@pytest.mark.parametrize("heard", [True, False])
+@pytest.mark.parametrize("command", ["apply", "undo"])
+def test_a_submission_that_was_cut_short_is_finished_once_or_taken_back(
+    login: Login, heard: bool, command: str
+) -> None:
+    real = session.submitter()
+
+    def cut(argv: Sequence[str], timeout: float, env: Mapping[str, str]) -> Answer:
+        if heard:
+            real(argv, timeout, env)
+        raise KeyboardInterrupt
+
+    login.patch.setattr(session, "submitter", lambda: cut)
+    said = login.m4ops("submit", "-y")
+    assert said.code == 2 and "change 1 is unfinished" in said.err
+    assert "unfinished" in login.m4ops("submit", "--again", "-y").err
+    login.patch.setattr(session, "submitter", lambda: real)
+    login.done(command, "1", "-y")
+    assert until(lambda: login.queue() == (["1"] if command == "apply" else []), 10)
+    assert len(login.kept()) == 1
+
+
 def test_a_refusal_is_slurms_own_words_and_leaves_nothing(login: Login) -> None:
     said = login.refused("submit", "-y", "--array", "5-1")
     assert "Invalid job array specification" in said and "no job was made" in said
