@@ -39,6 +39,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "stop": ("jobs", "Save and end the running task by the kill switch; queued tasks stay held."),
         "exclude": ("jobs", "Keep the run away from failing nodes, now and at the next submit."),
         "save": ("jobs", "Have the running trainer save now, and wait for it."),
+        "request": ("request", "Ask for a stop, hold, release or save of somebody else's run; alone: what was asked."),
     },
     "Keep": {
         "apply": ("keep", "Apply a plan that --out wrote, or finish an unfinished change."),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,9 @@ from ops.model import Finding, Run, Severity, Snapshot
 if TYPE_CHECKING:
     from ops.alerts.sinks import Failure
     from ops.config import Config
+    from ops.requests import Reply
     from ops.tick import Seen
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -59,6 +62,7 @@ def check(ctx: click.Context, as_json: bool, sinks: tuple[str, ...], all_runs: b
     except (OpsError, OSError) as error:
         session.say(f"m4ops check: UNKNOWN: {error}")
         sys.exit(int(Severity.UNKNOWN))
+    checked = (*checked, *_requests(checked, runs, sinks))
     worst = max((c.severity for c in checked), key=words.URGENCY.index, default=Severity.OK)
     if as_json:
         _print(checked, worst, many=all_runs or len(wanted) > 1)
@@ -131,6 +135,42 @@ def _check(run: Run, seen: Seen, targets: tuple[str, ...], quiet: bool) -> Check
     return Checked(run, seen.snapshot, findings, verdict(seen.snapshot, findings))
 
 
+def _requests(
+    checked: Sequence[Checked], runs: Sequence[tuple[Run, Config]], sinks: tuple[str, ...]
+) -> Iterator[Checked]:
+    """Carry out what teammates asked for; a request that failed makes the check fail too."""
+    from ops.cli import request
+
+    targets = {run.dir: (*config.sinks, *sinks) for run, config in runs}
+    for one in checked:
+        if one.snapshot is None:
+            continue
+        try:
+            replies = request.carry_out(one.run, one.snapshot.jobs, partial(_tell, one.run, targets[one.run.dir]))
+        except (OpsError, OSError) as error:
+            yield _lost(one.run, error)
+        else:
+            if any(r.outcome in ("failed", "unknown") for r in replies):
+                yield Checked(one.run, None, (), Severity.WARNING)
+
+
+def _tell(run: Run, targets: Sequence[str], reply: Reply) -> None:
+    """Say what became of a request: on stderr, which cron mails, and to the run's sinks."""
+    import socket
+
+    from ops.alerts.episodes import OPENED, Message
+    from ops.alerts.sinks import deliver
+    from ops.cli.request import told
+
+    session.say(f"m4ops check: {run.name}: {told(reply)}")
+    severity = Severity.OK if reply.outcome == "done" else Severity.WARNING
+    message = Message(
+        OPENED, Finding("request", severity, told(reply)), reply.time, reply.time, run.name, socket.gethostname()
+    )
+    for failure in deliver((message,), [t for t in targets if t != "stdout:"]):
+        session.say(str(failure))
+
+
 def _parse(sinks: Sequence[str]) -> None:
     from ops.alerts.sinks import parse
 
@@ -149,7 +189,9 @@ def _print(checked: Sequence[Checked], worst: Severity, many: bool) -> None:
     told = [data.check_json(c.snapshot, c.findings) for c in checked if c.snapshot is not None]
     if many:
         lost = [
-            {"name": c.run.name, "dir": str(c.run.dir), "why": c.findings[0].summary} for c in checked if not c.snapshot
+            {"name": c.run.name, "dir": str(c.run.dir), "why": c.findings[0].summary}
+            for c in checked
+            if c.findings and not c.snapshot
         ]
         session.out(data.dumps(data.checks_json(told, lost, worst)))
     elif told:
