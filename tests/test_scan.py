@@ -56,8 +56,9 @@ def test_a_log_reads_the_same_without_the_library(tmp_path, monkeypatch) -> None
     ]
     log = tmp_path / "log"
     log.write_bytes(b"\n".join(draw.choices(lines, k=500)) + b"\n")
+    monkeypatch.setattr(scan, "SMALL", 0)
     first = reader.read_log(log)
-    monkeypatch.setattr(reader, "scanner", scan.plain)
+    monkeypatch.setattr(scan, "fast", lambda literals: None)
     assert reader.read_log(log) == first
     assert first.samples
     assert first.events

@@ -241,7 +241,7 @@ def _last_end(data: bytes) -> int:
 def _take(data: bytes, end: int, found: _Found) -> int:
     """Parse the lines in `data[:end]`; the bytes consumed, fewer if a traceback has not ended yet."""
     mark = done = 0
-    following = scanner(LITERALS)(data, end)
+    following = scanner(LITERALS, data, end)
     while (hit := following(done)) >= 0:
         start, stop = _part(data, hit, done, end)
         mark = found.move(data, mark, start)

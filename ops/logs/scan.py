@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,9 +13,14 @@ Next = Callable[[int], int]
 """The first place at or after a place; -1 if there is none."""
 
 
-def scanner(literals: Sequence[bytes]) -> Callable[[bytes, int], Next]:
-    """A function that takes a block and its end, and gives the block's `Next`."""
-    return fast(tuple(literals)) or plain(tuple(literals))
+SMALL = 1 << 20
+"""Bytes up to which loading google-re2 would cost more than it saves."""
+
+
+def scanner(literals: tuple[bytes, ...], data: bytes, end: int) -> Next:
+    """Where the literals stand in `data[:end]`."""
+    quick = fast(literals) if end > SMALL else None
+    return (quick or plain(literals))(data, end)
 
 
 def plain(literals: tuple[bytes, ...]) -> Callable[[bytes, int], Next]:
