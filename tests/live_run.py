@@ -66,8 +66,12 @@ class LiveRun:
 
     def train(self, *flags: str, steps: int = 9000) -> str:
         """Submit the shell trainer as an operator submits a training; the job's id."""
-        command = f"srun --kill-on-bad-exit=1 bash {TRAINER} 2>&1 | tee -a {self.dir}/logs/main_log.txt; exit ${{PIPESTATUS[0]}}"
-        return self.sbatch(f"--export=ALL,SAVE_DIR={self.dir},STEPS={steps}", "--requeue", *flags, wrap=command)
+        # Not by --export=ALL,NAME=…: 22.05 then runs a login shell on the node first.
+        command = (
+            f"export SAVE_DIR={self.dir} STEPS={steps}; srun --kill-on-bad-exit=1 bash {TRAINER} 2>&1 "
+            f"| tee -a {self.dir}/logs/main_log.txt; exit ${{PIPESTATUS[0]}}"
+        )
+        return self.sbatch("--requeue", *flags, wrap=command)
 
     def sbatch(self, *flags: str, wrap: str = "sleep 300", user: str = "") -> str:
         """Submit a shell line under the run's name; the job's id."""
