@@ -181,6 +181,55 @@ def test_stop_saves_ends_the_task_and_holds_the_rest(run: LiveRun) -> None:
     run.sees(lambda: f"Resuming from {run.dir}/opt_step-{last}" in run.log)
 
 
+def test_hold_stop_saves_where_tasks_follow(run: LiveRun) -> None:
+    array = run.train("--array=1-3%1", "-N1")
+    run.trains(2)
+    run.done("hold", "--stop", "-y")
+    assert run.queue() == {f"{array}_[2-3%1]": ("PENDING", "JobHeldAdmin")}
+    assert "** Saving finished" in run.log and not (run.dir / "kill").exists()
+
+
+def test_hold_stop_parks_a_single_job_in_the_queue(run: LiveRun) -> None:
+    job = run.train("-N1")
+    run.trains(2)
+    said = run.done("hold", "--stop", "-y")
+    assert "ended without a last save" in said.out
+    assert run.queue() == {job: ("PENDING", "job requeued in held state")}
+    run.done("release", "-y")
+    run.trains()
+
+
+def test_cancel_ends_one_task_or_all_and_cannot_be_undone(run: LiveRun) -> None:
+    array = run.train("--array=1-4%1", "-N1")
+    run.trains(2)
+    unasked = run.m4ops("cancel")
+    assert unasked.code == 1 and "nobody is there to say yes" in unasked.err
+    run.done("cancel", f"{array}_1", "-y")
+    run.sees(lambda: run.queue().get(f"{array}_2", ("",))[0] == "RUNNING")
+    said = run.done("cancel", "-y")
+    assert "killed without a save" in said.out and "It cannot be taken back" in said.err
+    run.sees(lambda: run.queue() == {})
+    again = run.m4ops("cancel", "-y")
+    assert again.code == 1 and "no job of this run is in the queue" in again.err
+
+
+def test_a_run_that_was_requeued_often_is_not_requeued_without_a_word(run: LiveRun) -> None:
+    job = run.train("-N1")
+    journal = run.dir / ".m4ops" / "journal.jsonl"
+    run.trains()
+    run.done("requeue", "-y")
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for number in range(2, 6):
+        with journal.open("a") as more:
+            more.writelines(json.dumps(line | {"id": str(number)}) + "\n" for line in lines)
+    run.trains()
+    said = run.m4ops("requeue", "-y")
+    assert said.code == 1 and "was requeued 5 times within a day" in said.err
+    assert run.told(job, "Restarts") == "1"
+    run.done("requeue", "--again", "-y")
+    assert run.told(job, "Restarts") == "2"
+
+
 def test_save_waits_for_the_checkpoint(run: LiveRun) -> None:
     run.train("-N1")
     run.trains(2)

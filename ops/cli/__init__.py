@@ -36,6 +36,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "hold": ("jobs", "Keep queued tasks from starting; prints the note for the planning channel."),
         "release": ("jobs", "Let held tasks start."),
         "requeue": ("jobs", "Put the running task back into the queue."),
+        "cancel": ("jobs", "End the run's jobs for good, running ones without a save."),
         "stop": ("jobs", "Save and end the running task by the kill switch; queued tasks stay held."),
         "exclude": ("jobs", "Keep the run away from failing nodes, now and at the next submit."),
         "save": ("jobs", "Have the running trainer save now, and wait for it."),

@@ -13,6 +13,9 @@ from ops.interventions.wish import Simple
 from ops.model import Job, Snapshot
 
 SAVE_LIMIT = 1800.0
+REQUEUES = 5
+"""Requeues by m4ops within a day, after which it wants to be told `--again`."""
+DAY = 86400.0
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class Hold(Simple):
     kind: ClassVar[str] = "hold"
     why: str = ""
     until: str = ""
+    stop: bool = False
+    """Also end what runs: saved by the kill switch where tasks follow, else requeued and held."""
 
     def title(self, snapshot: Snapshot) -> str:
         return f"hold {snapshot.run.name}" + (f": {self.why}" if self.why else "")
@@ -31,13 +36,23 @@ class Hold(Simple):
         if not jobs:
             raise Refused("no job of this run is in the queue", snapshot.run.name, "m4ops status")
         loose = [j for j in jobs if not _held(j)]
-        if not [j for j in loose if j.pending or j.running]:
+        running = [j for j in jobs if j.running]
+        if not [j for j in loose if j.pending or j.running] and not (self.stop and running):
             raise Refused("every job of this run is held already", snapshot.run.name, "m4ops release lets them go")
-        return parking.holds(snapshot, loose)
+        if not (self.stop and running):
+            return parking.holds(snapshot, loose)
+        follow = any(j.pending for j in jobs)
+        return (*parking.holds(snapshot, loose), *parking.stop(snapshot, running, follow, replan=False))
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         running = [j for j in own(snapshot) if j.running]
-        return tuple(f"{j.id} goes on running on {j.nodes}; m4ops stop ends it, saved" for j in running)
+        if not self.stop:
+            said = "goes on running on {}; m4ops hold --stop ends it and keeps it queued, m4ops stop ends it, saved"
+            return tuple(f"{j.id} {said.format(j.nodes)}" for j in running)
+        unsaved = any(isinstance(a, Schedule) and a.verb == "requeuehold" for a in self.actions(snapshot))
+        return (
+            ("no task follows, or no kill switch is known: what runs is ended without a last save",) if unsaved else ()
+        )
 
 
 def planning_note(snapshot: Snapshot, why: str, until: str) -> str:
@@ -84,6 +99,8 @@ class Requeue(Simple):
 
     kind: ClassVar[str] = "requeue"
     job: str = ""
+    again: bool = False
+    """Once more, though the run was requeued `REQUEUES` times within a day: Slurm itself sets no limit."""
 
     def title(self, snapshot: Snapshot) -> str:
         return f"requeue {self.job or 'the running task of ' + snapshot.run.name}"
@@ -94,7 +111,42 @@ class Requeue(Simple):
             raise Refused(
                 f"no running task{' ' + self.job if self.job else ''} of this run", snapshot.run.name, "m4ops status"
             )
+        count = _requeues(snapshot)
+        if count >= REQUEUES and not self.again:
+            raise Refused(
+                f"this run was requeued {count} times within a day: what ends it will end it again",
+                snapshot.run.name,
+                "m4ops check says what is wrong; --again requeues it all the same",
+            )
         return tuple(Schedule("requeue", j.id) for j in running)
+
+
+@dataclass(frozen=True)
+class Cancel(Simple):
+    """End jobs for good: what waits never starts, what runs is killed without a save."""
+
+    kind: ClassVar[str] = "cancel"
+    job: str = ""
+
+    def title(self, snapshot: Snapshot) -> str:
+        return f"cancel {self.job or 'every job of ' + snapshot.run.name}"
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        meant = self._meant(snapshot)
+        if not meant:
+            what = f"job {self.job} of this run" if self.job else "job of this run"
+            raise Refused(f"no {what} is in the queue", snapshot.run.name, "m4ops status")
+        named = [self.job if self.job else j.array_id for j in meant]
+        return tuple(Schedule("cancel", job) for job in dict.fromkeys(named))
+
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        lost = tuple(
+            f"{j.id} runs on {j.nodes} and is killed without a save" for j in self._meant(snapshot) if j.running
+        )
+        return (*lost, "a cancelled job does not come back: m4ops hold keeps it, m4ops stop saves first")
+
+    def _meant(self, snapshot: Snapshot) -> list[Job]:
+        return [j for j in own(snapshot) if self.job in ("", j.id, j.array_id)]
 
 
 @dataclass(frozen=True)
@@ -166,6 +218,13 @@ def own(snapshot: Snapshot) -> tuple[Job, ...]:
             f"ask {foreign.user}",
         )
     return jobs
+
+
+def _requeues(snapshot: Snapshot) -> int:
+    """How often m4ops requeued the run within the last day."""
+    changes = snapshot.history if isinstance(snapshot.history, tuple) else ()
+    lately = (c for c in changes if c.status == "applied" and snapshot.now - c.time < DAY)
+    return sum(c.wish.get("kind") == Requeue.kind for c in lately)
 
 
 def _held(job: Job) -> bool:

@@ -18,6 +18,7 @@ KINDS: tuple[type[Any], ...] = (
     jobs.Hold,
     jobs.Release,
     jobs.Requeue,
+    jobs.Cancel,
     jobs.Stop,
     jobs.Save,
     exclude.Exclude,
