@@ -36,10 +36,19 @@ def line(run: Run, minutes: int, arguments: Sequence[str] = (), env: Mapping[str
     """
     if not 1 <= minutes <= 59:
         raise BadInput(f"cannot check every {minutes} minutes by cron", hint="choose 1 to 59 minutes")
-    present = os.environ if env is None else env
-    kept = [f"{name}={present[name]}" for name in KEPT if present.get(name)]
-    check = [sys.executable, "-P", "-m", "ops.cli", "--run", _absolute(run.dir), "check", *arguments]
-    return _for_cron(f"*/{minutes} * * * * cd / && {shlex.join(['env', *kept, *check])}")
+    carried = [f"{name}={value}" for name, value in kept(os.environ if env is None else env).items()]
+    check = check_command(run, arguments)
+    return _for_cron(f"*/{minutes} * * * * cd / && {shlex.join(['env', *carried, *check])}")
+
+
+def kept(env: Mapping[str, str]) -> dict[str, str]:
+    """What the check needs of the installer's environment."""
+    return {name: env[name] for name in KEPT if env.get(name)}
+
+
+def check_command(run: Run, arguments: Sequence[str] = ()) -> list[str]:
+    """The command that checks this run, wherever it is run."""
+    return [sys.executable, "-P", "-m", "ops.cli", "--run", _absolute(run.dir), "check", *arguments]
 
 
 def with_line(crontab: str, line: str, tag: str) -> str:

@@ -47,7 +47,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "undo": ("keep", "Take a change back, to the byte."),
         "verify": ("keep", "Did the resume do what the plan promised? yes, no, or not yet."),
         "extract": ("heavy", "Write a checkpoint's weights as safetensors, at the speed of the disk."),
-        "cron": ("keep", "Let cron run m4ops check: install, remove, status."),
+        "cron": ("cron", "Let cron run m4ops check: install, remove, status."),
         "demo": ("keep", "A real small training: launched, diverging, caught, rewound, recovered."),
     },
 }

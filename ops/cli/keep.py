@@ -1,4 +1,4 @@
-"""The Keep commands: apply, undo, verify, cron, demo."""
+"""The Keep commands: apply, undo, verify, demo."""
 
 from __future__ import annotations
 
@@ -188,55 +188,6 @@ def _promised(seen: Snapshot, wanted: str | None) -> Change:
         str(seen.run.dir),
         "m4ops history",
     )
-
-
-@click.group()
-def cron() -> None:
-    """Let cron run m4ops check: install, remove, status."""
-
-
-@cron.command("install")
-@click.option("--minutes", default=10, show_default=True, type=click.IntRange(1, 59), help="How often.")
-@click.option(
-    "--sink",
-    "sinks",
-    multiple=True,
-    metavar="URI",
-    help="Where new findings go; default: as m4ops.toml says, else cron's mail.",
-)
-@click.option("-n", "--dry-run", is_flag=True, help="Print the line and stop.")
-@click.pass_context
-def cron_install(ctx: click.Context, minutes: int, sinks: tuple[str, ...], dry_run: bool) -> None:
-    """Write one crontab line for this run, in place of an earlier one."""
-    from ops import crontab
-
-    run, _ = session.find(ctx)
-    arguments = tuple(a for sink in sinks for a in ("--sink", sink))
-    if dry_run:
-        return session.out(f"{crontab.line(run, minutes, arguments)} {crontab.tag(run)}")
-    session.out(crontab.install(run, minutes, arguments))
-
-
-@cron.command("remove")
-@click.pass_context
-def cron_remove(ctx: click.Context) -> None:
-    """Remove this run's crontab line."""
-    from ops import crontab
-
-    run, _ = session.find(ctx)
-    session.say("removed" if crontab.remove(run) else "cron had no line for this run")
-
-
-@cron.command("status")
-@click.pass_context
-def cron_status(ctx: click.Context) -> None:
-    """Print this run's crontab line; exit 1 without one."""
-    from ops import crontab
-
-    run, _ = session.find(ctx)
-    line = crontab.installed(run)
-    session.out(line or f"cron does not check {run.name}: {session.me(ctx)} cron install")
-    sys.exit(0 if line else 1)
 
 
 @click.command()
