@@ -32,7 +32,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "reset-optimizer": ("change", "Start the next resume with fresh optimizer moments."),
         "reset-wandb": ("change", "Give the next resume a wandb run of its own."),
         "trim-evals": ("change", "Roll the evaluations back; the whole file stays as a numbered archive."),
-        "prune": ("prune", "Clear away checkpoints that no rule keeps; undo brings them back until the trash is emptied."),
+        "prune": (
+            "prune",
+            "Clear away checkpoints that no rule keeps; undo brings them back until the trash is emptied.",
+        ),
         "hold": ("jobs", "Keep queued tasks from starting; prints the note for the planning channel."),
         "release": ("jobs", "Let held tasks start."),
         "requeue": ("jobs", "Put the running task back into the queue."),
