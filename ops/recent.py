@@ -8,8 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
-import socket
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +81,7 @@ def forget(env: Mapping[str, str] = os.environ) -> None:
 
 
 def _place(env: Mapping[str, str]) -> str:
-    words = [socket.gethostname(), *(f"{name}={env.get(name, '')}" for name in _CLUSTER)]
+    words = [os.uname().nodename, *(f"{name}={env.get(name, '')}" for name in _CLUSTER)]
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -112,7 +110,7 @@ def _remembered(file: Path, since: float, until: float) -> Answer | None:
 
 def _remember(file: Path, answer: Answer, asked: float) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{secrets.token_hex(6)}")
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(handle, "w", encoding="utf-8", errors="surrogateescape") as opened:

@@ -238,7 +238,7 @@ def test_a_node_that_dies_on_a_real_cluster_is_found_reported_and_excluded(
 ) -> None:
     """n2 dies under a task of an array: the log and Slurm's records tell of one failure, and the rest of the array
     never gets n2 again."""
-    cluster: Cluster = slurm_lab(nodes=4, dbd=True)
+    cluster: Cluster = slurm_lab(nodes=4, dbd=True, extra=("SlurmdTimeout=2", "MessageTimeout=2"))
     monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
     run = tmp_path / "tr_0"
     (run / "logs").mkdir(parents=True)

@@ -112,7 +112,7 @@ def checked_runs(runs: Sequence[tuple[Run, Config]], sinks: tuple[str, ...], qui
 
 
 def _check(run: Run, seen: Seen, targets: tuple[str, ...], quiet: bool) -> Checked:
-    from ops import chain, state, tick
+    from ops import state, tick
     from ops.alerts.notify import notify
     from ops.views.status import verdict
 
@@ -124,7 +124,7 @@ def _check(run: Run, seen: Seen, targets: tuple[str, ...], quiet: bool) -> Check
             if memory.problem:
                 session.say(f"m4ops check: {memory.problem}")
             findings, memory = session.judged(seen.snapshot, memory)
-            findings = (*findings, *chain.look(run, seen.snapshot.now))
+            findings = (*findings, *session.unwatched(run, seen.snapshot.now))
             told = targets or (() if quiet else ("stdout:",))
             memory, failures = notify(run, memory, findings, told, seen.snapshot.now) if told else (memory, ())
             state.save(run, memory)

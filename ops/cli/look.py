@@ -17,11 +17,11 @@ from ops.model import LogView, Snapshot, Unknown
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
     """One screen: jobs, progress, checkpoints, pointer, what is wrong."""
-    from ops import chain, state, tick
+    from ops import state, tick
 
     run, _ = session.find(ctx)
     seen = tick.look([run], session.lately(), time.time(), keeping=False)[0].snapshot
-    findings = (*session.findings(seen, state.load(run)), *chain.look(run, seen.now))
+    findings = (*session.findings(seen, state.load(run)), *session.unwatched(run, seen.now))
     if as_json:
         from ops.views import data
 

@@ -17,7 +17,7 @@ import click
 from ops import discovery, recent, shell, slurm, snapshot
 from ops.config import Config
 from ops.errors import BadInput, Refused, RunNotFound
-from ops.model import Finding, LogView, Run, Snapshot
+from ops.model import OPS_DIR, Finding, LogView, Run, Snapshot
 from ops.shell import Answer, Shell, Submitter
 
 if TYPE_CHECKING:
@@ -98,6 +98,15 @@ def findings(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
     if isinstance(seen.log, LogView) and seen.log.size <= snapshot.TAIL and not memory.cursor:
         return detectors.judge(seen, seen.log, {})[1]
     return judged(seen, memory)[0]
+
+
+def unwatched(run: Run, now: float) -> tuple[Finding, ...]:
+    """What is wrong with the chain of jobs that checks the run, where it has one."""
+    if not (run.dir / OPS_DIR / "cron").is_dir():
+        return ()
+    from ops import chain
+
+    return chain.look(run, now)
 
 
 def judged(seen: Snapshot, memory: Memory) -> tuple[tuple[Finding, ...], Memory]:
