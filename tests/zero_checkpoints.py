@@ -21,6 +21,9 @@ import deepspeed
 import torch
 from deepspeed.utils import zero_to_fp32
 
+# A C++ extension for inference: a minute of compiling, under one lock for all processes, that nothing here needs.
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+
 parser = argparse.ArgumentParser()
 parser.add_argument("out", type=pathlib.Path)
 parser.add_argument("names", nargs="+")

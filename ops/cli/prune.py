@@ -48,7 +48,7 @@ def prune(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Clear away checkpoints that no rule keeps; undo brings them back until the trash is emptied.
+    """Move checkpoints that no rule keeps to the trash; undo brings them back.
 
     Never what the next resume takes, the two last of the kept branch, an unfinished save that is young, what somebody
     uploads or evaluates, and a pinned step. They are moved to .m4ops/trash (m4ops undo brings them back); the space is
