@@ -3,7 +3,7 @@
     python tests/zero_checkpoints.py OUT z3_bf16_w2 z1_tied_w3 …
 
 makes of each name z{stage}_{kind}_w{ranks} (kinds: bf16, fp32, tied) OUT/NAME/accelerator_state as Accelerate's
-`save_state` does, and beside it fp32/, bf16/ and several/ (safetensors) or, for tied weights, weights.bin.
+`save_state` does, and beside it fp32/, bf16/ and (of z3_bf16) several/ in safetensors or, for tied weights, weights.bin.
 """
 
 import argparse
