@@ -180,4 +180,5 @@ def number(text: str, name: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BadInput(f"{name} {text}: not a number") from None
+        command = click.get_current_context().command_path
+        raise BadInput(f"{name} {text}: not a number", hint=f"write it as 0.5 or 1e-5; {command} --help") from None
