@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import struct
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import damage
@@ -12,6 +14,7 @@ import runs
 import torch
 from runs import Run
 
+from ops.checkpoints import deep
 from ops.checkpoints.deep import PIECE, faults, not_finite
 
 
@@ -76,7 +79,6 @@ def test_weights_of_safetensors_are_searched_and_measured(run: Run) -> None:
 
 def test_what_was_read_is_remembered_until_it_changes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    from ops.checkpoints import deep
 
     def noted(path: Path, *rest: object) -> object:
         read.append(path.name)
@@ -97,7 +99,8 @@ def test_what_was_read_is_remembered_until_it_changes(run: Run, monkeypatch: pyt
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 def test_what_is_not_finite_is_found_and_nothing_else(dtype: str) -> None:
-    kind = getattr(torch, dtype)
+    kind, by_numpy = getattr(torch, dtype), deep.finite_here()
+    assert by_numpy
     largest = torch.finfo(kind).max
     healthy = torch.cat([torch.randn(1000).to(kind), torch.tensor([largest, -largest, 0.0, -0.0, 65000.0], dtype=kind)])
     for bad, name in ((float("nan"), "NaN"), (float("inf"), "Inf"), (float("-inf"), "Inf")):
@@ -105,14 +108,20 @@ def test_what_is_not_finite_is_found_and_nothing_else(dtype: str) -> None:
             broken = healthy.clone()
             broken[at] = bad
             assert not_finite(raw_bytes(broken), dtype) == name
+            assert not by_numpy(memoryview(raw_bytes(broken)), dtype)
     assert not_finite(raw_bytes(healthy), dtype) == ""
+    assert by_numpy(memoryview(raw_bytes(healthy)), dtype)
 
 
 def raw_bytes(tensor: torch.Tensor) -> bytes:
     return bytes(tensor.contiguous().view(torch.uint8).numpy())
 
 
-def test_a_record_of_several_pieces_has_one_checksum(tmp_path: Path) -> None:
+@pytest.mark.parametrize("crc32", [deep.crc32_here(), zlib.crc32], ids=["isal", "zlib"])
+def test_a_record_of_several_pieces_has_one_checksum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crc32: Callable[[memoryview, int], int]
+) -> None:
+    monkeypatch.setattr(deep, "crc32_here", lambda: crc32)
     path = tmp_path / "optimizer.bin"
     torch.save({"state": {}, "param_groups": [], "w": torch.rand(PIECE // 4 + 300_077)}, path)
     told: list[int] = []

@@ -1,8 +1,9 @@
 """Every checksum of a checkpoint's files, and NaN and infinities in their numbers, at the speed of the disk.
 
 Torch writes a CRC for each record and never looks at it again, so flipped bits load in silence. Files are read in
-pieces by a thread a core; `zlib.crc32` lets other threads run. A block is searched for the highest byte of a NaN or an
-infinity (IEEE 754: all exponent bits set), which healthy numbers do not have, and only what is found is looked at.
+pieces by a thread a core. ISA-L computes the CRCs and numpy looks for what is not finite where they are installed, both
+while other threads run; else zlib does, and a block is searched for the highest byte of a NaN or an infinity (IEEE 754:
+all exponent bits set), which healthy numbers do not have. Only what is found is looked at.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from struct import unpack
 
@@ -24,7 +26,7 @@ from ops.checkpoints.verify import Fault
 
 PIECE = 32 << 20
 """Bytes that one thread looks at in a row."""
-_BLOCK = 1 << 20
+_BLOCK = 1 << 21
 """Bytes read at once, into memory used again and again: it stays in the processor's cache. All items fit it."""
 _SECOND = {"float32": 0x80, "bfloat16": 0x80, "float64": 0xF0}
 """Exponent bits in the byte below the highest."""
@@ -50,7 +52,7 @@ def faults(path: Path, name: str, numbers: bool, told: Callable[[int], object]) 
     try:
         ranges = tuple(_ranges(path, numbers))
         pieces = [(r, at, min(PIECE, r.size - at)) for r in ranges for at in range(0, r.size, PIECE)]
-        with opened(path) as fd, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        with opened(path) as fd, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             done = pool.map(lambda piece: _look(fd, piece, told), pieces)
             seen = [(r, size, *result) for (r, _, size), result in zip(pieces, done, strict=True)]
     except StateError as error:
@@ -103,13 +105,14 @@ def _look(fd: int, piece: tuple[_Range, int, int], told: Callable[[int], object]
     """CRC of a piece (0 where none is wanted), and the worst number in it."""
     what, at, size = piece
     crc, worst, done = 0, "", 0
+    crc32, finite = crc32_here(), finite_here()
     held = bytearray(min(_BLOCK, size))
     block = memoryview(held)
     while done < size:
         data = block[: min(len(held), size - done)]
         _fill(fd, data, what.at + at + done)
-        crc = zlib.crc32(data, crc) if what.crc is not None else 0
-        if what.dtype and worst != "NaN":
+        crc = crc32(data, crc) if what.crc is not None else 0
+        if what.dtype and worst != "NaN" and not (finite and finite(data, what.dtype)):
             worst = not_finite(held if len(data) == len(held) else held[: len(data)], what.dtype) or worst
         done += len(data)
         told(len(data))
@@ -123,6 +126,32 @@ def _fill(fd: int, data: memoryview, at: int) -> None:
         if not count:
             raise ValueError(f"cut off while it was read, at byte {at + done}")
         done += count
+
+
+@cache
+def crc32_here() -> Callable[[memoryview, int], int]:
+    """The fastest CRC-32 there is: ISA-L's takes a tenth of zlib's time."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib.crc32
+    return isal_zlib.crc32
+
+
+@cache
+def finite_here() -> Callable[[memoryview, str], bool] | None:
+    """Whether all floats of a block are finite, by numpy; None where it is not installed."""
+    try:
+        import numpy as np
+    except ImportError:
+        return None
+
+    def finite(data: memoryview, dtype: str) -> bool:
+        if dtype == "bfloat16":  # without its sign bit, a float is not finite from the first full exponent on
+            return bool((np.frombuffer(data, np.uint16) << 1).max() < 0xFF00)
+        return bool(np.isfinite(np.frombuffer(data, np.dtype(dtype))).all())
+
+    return finite
 
 
 def not_finite(data: bytes | bytearray, dtype: str) -> str:
