@@ -83,6 +83,7 @@ def main(megabytes: int) -> None:
         listed.write_text(patterns())
         size = log.stat().st_size
         cpu(["cat", str(log)])
+        peers: dict[str, float] = {}
         for label, argv in (
             ("grep -E", ["grep", "-c", "-E", "-f", str(listed), str(log)]),
             ("ripgrep", ["rg", "-c", "--no-unicode", "-f", str(listed), str(log)]),
@@ -91,12 +92,14 @@ def main(megabytes: int) -> None:
                 print(f"{label:8} is not installed")
                 continue
             used, said = cpu(argv)
+            peers[label] = used
             print(f"{label:8} {used:6.2f} s CPU  {size / used / 1e9:5.2f} GB/s  {said.strip()} lines")
         _, said = cpu([sys.executable, "-c", SCAN, str(log)])
         _, peak, events, samples, whole = map(float, said.split())
         print(
             f"m4ops    {whole:6.2f} s CPU  {size / whole / 1e9:5.2f} GB/s  {events:.0f} events, {samples:.0f} steps; "
-            f"peak memory {peak / 1024:.0f} MB"
+            f"peak memory {peak / 1024:.0f} MB; "
+            + ", ".join(f"{used / whole:.2f} x as fast as {peer}" for peer, used in peers.items())
         )
 
 

@@ -19,10 +19,10 @@ from ops.errors import BadInput
 from ops.logs import events, formats
 from ops.logs.events import TRACEBACK, is_header, parse_event, traceback_end, traceback_event
 from ops.logs.progress import Place, clean, follow
-from ops.logs.scan import scanner
+from ops.logs.scan import Scanner, scanner
 from ops.model import LogEvent, LogView, Sample, Unknown
 
-BLOCK = 4 << 20
+BLOCK = 1 << 19
 LONG = 1 << 20
 """A line longer than this is taken in parts, and a traceback longer than this is not waited for."""
 WIDTH = 64 << 10
@@ -69,13 +69,14 @@ class Cursor:
 class _Found:
     """What a scan has gathered, and where it stands. `line` (lines before) is None if not counted."""
 
+    search: Scanner
     offset: int
     line: int | None
     samples: list[Sample] = field(default_factory=list)
     events: list[LogEvent] = field(default_factory=list)
     place: Place = field(default_factory=Place)
-    rest: bytes = b""
-    """What was read behind `offset`: a line without its end."""
+    seen: int = 0
+    """Bytes behind `offset` that were read and hold no end of a line: they are read again, with more."""
 
     @property
     def number(self) -> int:
@@ -108,7 +109,7 @@ def read_log(path: Path, last_bytes: int | None = None) -> LogView | Unknown:
         with _open(path) as handle:
             info = os.fstat(handle.fileno())
             skip = max(0, info.st_size - last_bytes) if last_bytes is not None else 0
-            found = _Found(*_line_start(handle, skip, info.st_size))
+            found = _Found(scanner(LITERALS, info.st_size - skip), *_line_start(handle, skip, info.st_size))
             _scan(handle, found, info.st_size)
             return _view(path, info, found)
     except OSError as error:
@@ -135,13 +136,15 @@ def read_batches(path: Path, cursor: Cursor | None) -> Iterator[tuple[LogView, C
     with _open(path) as handle:
         info = os.fstat(handle.fileno())
         same = cursor is not None and _same(handle, info, cursor)
-        found = _Found(cursor.offset, cursor.line, place=_place(cursor)) if cursor and same else _Found(0, 0)
+        start = cursor if cursor and same else None
+        search = scanner(LITERALS, info.st_size - (start.offset if start else 0))
+        found = _Found(search, start.offset, start.line, place=_place(start)) if start else _Found(search, 0, 0)
         restarted = cursor is not None and not same
         more = True
         while more:
             more = _block(handle, found, info.st_size)
             yield _view(path, info, found), _cursor(handle, info, found, restarted)
-            found = _Found(found.offset, found.line, place=found.place, rest=found.rest)
+            found = _Found(search, found.offset, found.line, place=found.place, seen=found.seen)
 
 
 def _place(cursor: Cursor) -> Place:
@@ -223,12 +226,11 @@ def _scan(handle: BinaryIO, found: _Found, size: int) -> None:
 
 def _block(handle: BinaryIO, found: _Found, size: int) -> bool:
     """Take in one more block before `size`; whether there is another."""
-    position = found.offset + len(found.rest)
-    handle.seek(position)
-    block = handle.read(min(BLOCK, max(0, size - position)))
-    data = found.rest + block
-    found.rest = data[_take(data, _last_end(data), found) :]
-    return bool(block) and position + len(block) < size
+    start, known = found.offset, found.seen
+    handle.seek(start)
+    data = handle.read(max(0, min(known + BLOCK, size - start)))
+    found.seen = len(data) - _take(data, _last_end(data), found)
+    return len(data) > known and start + len(data) < size
 
 
 def _last_end(data: bytes) -> int:
@@ -241,7 +243,7 @@ def _last_end(data: bytes) -> int:
 def _take(data: bytes, end: int, found: _Found) -> int:
     """Parse the lines in `data[:end]`; the bytes consumed, fewer if a traceback has not ended yet."""
     mark = done = 0
-    following = scanner(LITERALS, data, end)
+    following = found.search(data, end)
     while (hit := following(done)) >= 0:
         start, stop = _part(data, hit, done, end)
         mark = found.move(data, mark, start)

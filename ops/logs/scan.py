@@ -1,29 +1,31 @@
-"""Where in a block one of many literals stands: by google-re2 if it is installed, else literal by literal.
+"""Where in a block one of many literals stands: by hyperscan or google-re2 if one is installed, else literal by literal.
 
-`pip install m4ops[fast]` brings google-re2. Both ways find the same places (tests/test_scan.py).
+`pip install m4ops[fast]` brings them; hyperscan is made for x86-64 only. All ways find the same places (tests/test_scan.py).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 Next = Callable[[int], int]
 """The first place at or after a place; -1 if there is none."""
+Scanner = Callable[[bytes, int], Next]
+"""Of a block and the end of what counts of it."""
+
+SMALL = 1 << 19
+"""Bytes up to which loading a library would cost more than it saves."""
 
 
-SMALL = 1 << 20
-"""Bytes up to which loading google-re2 would cost more than it saves."""
+def scanner(literals: tuple[bytes, ...], size: int) -> Scanner:
+    """The fastest way at hand for so many bytes."""
+    quick = (hyperscan(literals) or re2(literals)) if size > SMALL else None
+    return quick or plain(literals)
 
 
-def scanner(literals: tuple[bytes, ...], data: bytes, end: int) -> Next:
-    """Where the literals stand in `data[:end]`."""
-    quick = fast(literals) if end > SMALL else None
-    return (quick or plain(literals))(data, end)
-
-
-def plain(literals: tuple[bytes, ...]) -> Callable[[bytes, int], Next]:
+def plain(literals: tuple[bytes, ...]) -> Scanner:
     """Each literal's own `bytes.find`, resumed where it must be."""
 
     def begin(data: bytes, end: int) -> Next:
@@ -44,17 +46,45 @@ def plain(literals: tuple[bytes, ...]) -> Callable[[bytes, int], Next]:
 
 
 @cache
-def fast(literals: tuple[bytes, ...]) -> Callable[[bytes, int], Next] | None:
-    """One pass for all literals; None without google-re2."""
+def hyperscan(literals: tuple[bytes, ...]) -> Scanner | None:
+    """All places of a block in one pass, by SIMD; None without hyperscan."""
     try:
-        import re2
+        from hyperscan import HS_MODE_BLOCK, Database
     except ImportError:
         return None
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
+    database: Any = Database(mode=HS_MODE_BLOCK)
+    database.compile(expressions=literals, ids=range(len(literals)), elements=len(literals), flags=0, literal=True)
+    lengths = [len(literal) for literal in literals]
+
+    def begin(data: bytes, end: int) -> Next:
+        places: list[int] = []
+        database.scan(
+            memoryview(data)[:end],
+            match_event_handler=lambda which, _, stop, *more: places.append(stop - lengths[which]),
+        )
+        places.sort()
+
+        def following(start: int) -> int:
+            at = bisect_left(places, start)
+            return places[at] if at < len(places) else -1
+
+        return following
+
+    return begin
+
+
+@cache
+def re2(literals: tuple[bytes, ...]) -> Scanner | None:
+    """One place after the other; None without google-re2."""
+    try:
+        import re2 as library
+    except ImportError:
+        return None
+    options = library.Options()
+    options.encoding = library.Options.Encoding.LATIN1
     options.never_capture = True
     options.max_mem = 64 << 20
-    pattern: Any = re2.compile(b"|".join(re2.escape(literal) for literal in literals), options)
+    pattern: Any = library.compile(b"|".join(library.escape(literal) for literal in literals), options)
 
     def begin(data: bytes, end: int) -> Next:
         def following(start: int) -> int:
