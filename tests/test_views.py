@@ -31,6 +31,7 @@ from ops.model import (
     Snapshot,
     Unknown,
 )
+from ops.pace import seconds_per_step
 from ops.plan import Cost, Plan
 from ops.views import data, tables, words
 from ops.views.findings import findings_text
@@ -38,7 +39,7 @@ from ops.views.plan import plan_text
 from ops.views.plot import plot_text
 from ops.views.promises import checks_of
 from ops.views.record import svg
-from ops.views.status import pace, status_text, verdict
+from ops.views.status import status_text, verdict
 
 NOW = 1716891062.0
 HERE = Path("/scratch/runs/tr_190_01")
@@ -267,8 +268,8 @@ def test_a_nan_loss_and_an_empty_log_are_said() -> None:
 def test_speed_is_of_the_present_job_alone() -> None:
     first = [sample(n, elapsed=n * 100.0) for n in range(1, 5)]
     second = [sample(n, elapsed=(n - 3) * 2.0) for n in range(3, 9)]
-    assert pace([*first, *second]) == pytest.approx(2.0)
-    assert pace(first[:1]) is None
+    assert seconds_per_step([*first, *second]) == pytest.approx(2.0)
+    assert seconds_per_step(first[:1]) is None
     assert "UNKNOWN (fewer than two" in status_text(replace(WELL, log=log(sample(5))), ())
 
 

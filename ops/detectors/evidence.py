@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ops.model import Checkpoint, LogView, Sample, Snapshot
+from ops.model import Checkpoint, LogView, Snapshot
 
 State = Mapping[str, Any]
 """A detector's memory: plain JSON, rebuilt by feeding the log from its start to an empty one."""
@@ -15,15 +15,6 @@ def where(snapshot: Snapshot, line: int, offset: int) -> str:
     """`file:line`, or the byte where lines were not counted."""
     log = snapshot.log.path if isinstance(snapshot.log, LogView) else snapshot.run.log
     return f"{log or 'log'}:{line}" if line else f"{log or 'log'}, byte {offset}"
-
-
-def stepped_back(before: Sample | None, after: Sample) -> bool:
-    """Did a job resume from an earlier step? The same step twice is one only if the job's clock says so."""
-    if before is None:
-        return False
-    if after.step != before.step:
-        return after.step < before.step
-    return None not in (before.elapsed, after.elapsed) and (after.elapsed or 0) < (before.elapsed or 0)
 
 
 def rewind_target(snapshot: Snapshot, onset: int, margin: int) -> int | None:

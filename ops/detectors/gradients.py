@@ -10,9 +10,10 @@ from __future__ import annotations
 from math import isfinite, isnan
 from typing import Any
 
-from ops.detectors.evidence import State, ladder, stepped_back, where
+from ops.detectors.evidence import State, ladder, where
 from ops.detectors.window import Window
 from ops.model import Finding, LogEvent, Sample, Severity, Snapshot
+from ops.pace import stepped_back
 
 USUAL, READY = 100, 30
 """Norms of the running median, and how many it needs."""

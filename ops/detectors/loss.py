@@ -19,9 +19,10 @@ from math import isfinite, sqrt
 from statistics import median
 from typing import Any
 
-from ops.detectors.evidence import State, answered, ladder, stepped_back, where
+from ops.detectors.evidence import State, answered, ladder, where
 from ops.detectors.window import Window
 from ops.model import Finding, LogEvent, Sample, Severity, Snapshot
+from ops.pace import stepped_back
 
 NEAR, NOISE, LATEST, SLOW, PAST = 15, 240, 40, 40, 400
 """Rows: of the level, of the noise, of its latest part, of the slow test's median, of its earlier medians."""

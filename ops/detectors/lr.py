@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from ops.detectors.evidence import State, stepped_back, where
+from ops.detectors.evidence import State, where
 from ops.detectors.promise import expected_lr
 from ops.model import Change, Finding, LogEvent, Sample, Severity, Snapshot
+from ops.pace import stepped_back
 
 CHECKED = 10
 """Logged rows after a resume that are compared."""

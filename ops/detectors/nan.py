@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-from ops.detectors.evidence import State, answered, ladder, stepped_back, where
+from ops.detectors.evidence import State, answered, ladder, where
 from ops.model import Finding, LogEvent, Sample, Severity, Snapshot
+from ops.pace import stepped_back
 
 HEALED = 20
 """So many finite rows running, and it was an overflow that passed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import PurePath
 from typing import ClassVar
 
@@ -13,6 +12,7 @@ from ops.interventions import evaluations, optimizer, parking, targets, wandb_ru
 from ops.interventions import learning_rate as lr
 from ops.interventions.wish import Edit
 from ops.model import DISCARDED, POINTER, Checkpoint, Evals, Expectation, LogView, Snapshot
+from ops.pace import seconds_per_step
 from ops.plan import Cost
 
 
@@ -148,17 +148,6 @@ def discarded_work(snapshot: Snapshot, step: int) -> Cost:
         return Cost(max(0, reached - step) or None)
     last = log.samples[-1]
     steps = max(reached, last.step) - step
-    speed = seconds_per_step(log)
+    speed = seconds_per_step(log.samples)
     nodes = max((j.node_count for j in snapshot.jobs or () if j.running), default=0)
     return Cost(steps, steps * speed * nodes / 3600 if speed and nodes else None)
-
-
-def seconds_per_step(log: LogView) -> float | None:
-    """Median seconds a step over the newest samples of one job."""
-    recent = [s for s in log.samples[-50:] if s.elapsed is not None]
-    pairs = [
-        ((b.elapsed or 0) - (a.elapsed or 0)) / (b.step - a.step)
-        for a, b in pairwise(recent)
-        if b.step > a.step and (b.elapsed or 0) > (a.elapsed or 0)
-    ]
-    return sorted(pairs)[len(pairs) // 2] if pairs else None

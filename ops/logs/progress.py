@@ -8,6 +8,7 @@ from datetime import datetime
 
 from ops.logs.formats import BAR, FORMATS, LATER, NORM, RATE, Progress, first, read_line
 from ops.model import LogEvent, Sample
+from ops.pace import stepped_back
 
 ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 TIME = re.compile(r"\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,]\d+)?\]\s*$")
@@ -118,7 +119,7 @@ def split_branches(samples: tuple[Sample, ...]) -> tuple[Branch, ...]:
     """Cut where the step goes back. A sample is discarded if a later branch began at its step or before."""
     runs: list[list[Sample]] = []
     for sample in samples:
-        if not runs or _goes_back(runs[-1][-1], sample):
+        if not runs or stepped_back(runs[-1][-1], sample):
             runs.append([])
         runs[-1].append(sample)
     branches: list[Branch] = []
@@ -128,10 +129,3 @@ def split_branches(samples: tuple[Sample, ...]) -> tuple[Branch, ...]:
         branches.append(Branch(tuple(run), kept))
         limit = run[0].step if limit is None else min(limit, run[0].step)
     return tuple(reversed(branches))
-
-
-def _goes_back(before: Sample, after: Sample) -> bool:
-    """The same step twice is a resume only if the job's clock says so; else it is one line printed twice."""
-    if after.step != before.step:
-        return after.step < before.step
-    return None not in (before.elapsed, after.elapsed) and (after.elapsed or 0) < (before.elapsed or 0)

@@ -29,10 +29,11 @@ from ops.model import (
     Snapshot,
     Unknown,
 )
+from ops.pace import seconds_per_step
 from ops.views import words
 from ops.views.findings import worst_first
 from ops.views.promises import checks_of
-from ops.views.status import pace, pointer_problem, verdict
+from ops.views.status import pointer_problem, verdict
 from ops.views.tables import parse_score
 
 Data = dict[str, Any]
@@ -252,7 +253,7 @@ def _job(job: Job) -> Data:
 def _progress(samples: Sequence[Sample]) -> Data | None:
     if not samples:
         return None
-    last, seconds = samples[-1], pace(samples)
+    last, seconds = samples[-1], seconds_per_step(samples)
     left = None if last.total is None or seconds is None else max(0, last.total - last.step) * seconds
     return {
         "step": last.step,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ops.detectors.promise import overall
 from ops.model import Change, Checkpoint, Finding, Job, LogView, Pointer, Sample, Severity, Snapshot, Unknown
+from ops.pace import seconds_per_step
 from ops.views import words
 from ops.views.findings import LABEL, finding_lines, worst_first
 from ops.views.promises import broken, checks_of
@@ -18,7 +19,6 @@ from ops.views.words import clean, paint, unknown
 JOBS_SHOWN = 6
 NODES_WIDTH = 24
 FINDINGS_WHOLE = 3
-PACE_WINDOW = 20
 
 
 def status_text(snapshot: Snapshot, findings: Sequence[Finding], color: bool = False, width: int = 100) -> str:
@@ -54,17 +54,6 @@ def unseen(snapshot: Snapshot) -> dict[str, Unknown]:
     return {name: value for name in sources if isinstance(value := getattr(snapshot, name), Unknown)}
 
 
-def pace(samples: Sequence[Sample]) -> float | None:
-    """Seconds a step over the last logged steps of one job; None while there are not two of them."""
-    recent = [samples[-1]] if samples else []
-    for sample in reversed(samples[-PACE_WINDOW:-1]):
-        if sample.step >= recent[-1].step or _seconds(sample, recent[-1]) is None:
-            break
-        recent.append(sample)
-    passed = _seconds(recent[-1], recent[0]) if len(recent) > 1 else None
-    return passed / (recent[0].step - recent[-1].step) if passed else None
-
-
 def pointer_problem(snapshot: Snapshot, pointer: Pointer) -> str | Unknown:
     """Why a resume cannot take what the pointer names; empty when it can."""
     if pointer.problem or pointer.step is None:
@@ -75,14 +64,6 @@ def pointer_problem(snapshot: Snapshot, pointer: Pointer) -> str | Unknown:
     if target is None:
         return f"there is no opt_step-{pointer.step}"
     return "; ".join(target.problems)
-
-
-def _seconds(first: Sample, last: Sample) -> float | None:
-    """Time between two lines of one job, whole seconds in its own clock; None where that clock went back."""
-    for a, b in ((first.elapsed, last.elapsed), (first.time, last.time)):
-        if a is not None and b is not None:
-            return b - a if b >= a else None
-    return None
 
 
 def _row(label: str, text: str, color: bool) -> str:
@@ -193,7 +174,7 @@ def _progress(snapshot: Snapshot, color: bool) -> list[str]:
 
 
 def _speed(log: LogView, now: float, running: bool) -> str:
-    seconds, last = pace(log.samples), log.samples[-1]
+    seconds, last = seconds_per_step(log.samples), log.samples[-1]
     if seconds is None:
         return "UNKNOWN (fewer than two timed steps of this job)"
     text = f"{seconds:.3g} s/step · {3600 / seconds:.0f} steps/h"
