@@ -221,6 +221,47 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Disk:
+    """The file system of a run, and what a save takes of it. None: not known."""
+
+    free: int
+    """Bytes that this user may still write."""
+    inodes: int | None = None
+    """Files that may still be made; None where the file system has no such limit."""
+    save_bytes: int | None = None
+    """What one save takes, on the disk."""
+    save_files: int | None = None
+    interval: float | None = None
+    """Seconds between two saves."""
+    last: float | None = None
+    """When the newest save ended."""
+
+    @property
+    def saves_left(self) -> int | None:
+        """How many more saves fit, by bytes and by inodes. None while nothing was saved."""
+        fits = [self.free // self.save_bytes] if self.save_bytes else []
+        fits += [self.inodes // self.save_files] if self.save_files and self.inodes is not None else []
+        return min(fits, default=None)
+
+    @property
+    def scarce(self) -> str:
+        """What runs out first: `bytes` or `inodes`."""
+        if not self.save_files or not self.save_bytes or self.inodes is None:
+            return "bytes"
+        return "inodes" if self.inodes // self.save_files < self.free // self.save_bytes else "bytes"
+
+    def seconds_left(self, now: float) -> float | None:
+        """Seconds until the first save that finds no room, at the pace of the last ones; None: no pace is known.
+
+        Of a run that does not save any more this tells how long it could run on: the clock stands still meanwhile.
+        """
+        if self.saves_left is None or self.interval is None or self.last is None:
+            return None
+        begun = min(max(now - self.last, 0.0), self.interval)
+        return (self.saves_left + 1) * self.interval - begun
+
+
+@dataclass(frozen=True)
 class EvalLine:
     """One line of the evaluations file. `step` is None for a torn or foreign line, with `problem` saying why."""
 
@@ -317,6 +358,7 @@ class Snapshot:
     attempts: tuple[Attempt, ...] | Unknown = ()
     """Attempts of the run's jobs that have ended, oldest first, as far as accounting was asked for them."""
     placement: Placement | Unknown = Unknown("not asked")
+    disk: Disk | Unknown = Unknown("not read")
 
 
 @dataclass(frozen=True)

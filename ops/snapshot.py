@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from ops import evals, journal, slurm
+from ops import disk, evals, journal, slurm
 from ops.checkpoints import m4
 from ops.logs import reader
 from ops.model import DISCARDED, Checkpoint, Job, LogView, Run, Snapshot, Unknown
@@ -22,19 +22,21 @@ def read(
     run: Run, shell: Shell, now: float, whole_log: bool = False, known: tuple[Job, ...] | Unknown | None = None
 ) -> Snapshot:
     """One picture of the run. `whole_log`: all samples, not the newest alone. `known`: its jobs, asked for already."""
+    checkpoints = m4.read(run)
     return Snapshot(
         run=run,
         now=now,
         user=user(),
         jobs=jobs(run, shell) if known is None else known,
         pointer=m4.pointer(run),
-        checkpoints=m4.read(run),
+        checkpoints=checkpoints,
         log=_log(run, whole_log),
         evals=evals.read(run.evals),
         history=journal.history(journal.read(run.dir)),
         kill_switch_set=run.kill_switch.exists() if run.kill_switch else Unknown("no kill switch is known"),
         folders=_folders(run.dir / DISCARDED),
         trainer_config=_trainer_config(run),
+        disk=disk.read(run.dir, checkpoints),
     )
 
 

@@ -19,7 +19,7 @@ ROOMS = {
     "words": {"", "model", "pace", "errors", "config", "resources", "jsontext", "hostlist", "placement", "secrecy", "catalogue"},
     "readers": {
         "shell", "slurm", "discovery", "logs", "checkpoints", "evals", "journal", "snapshot", "recent", "fleet",
-        "attempts", "nodes", "submitted",
+        "attempts", "nodes", "submitted", "disk",
     },
     "judgement": {"detectors"},
     "intention": {"actions", "plan", "interventions"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import click
 
 from ops.cli import session
+from ops.disk import usage
 from ops.errors import BadInput, Drift, Refused
 from ops.interventions import retention
 from ops.interventions.retention import Candidate, Seen, Verdict
@@ -165,19 +165,6 @@ def _text(path: Path) -> str | None:
         raise Refused(f"the pins cannot be read: {error}", str(path)) from None
 
 
-def _size(path: Path) -> int:
-    """Bytes on the disk of all files in a folder."""
-    total, todo = 0, [str(path)]
-    while todo:
-        with os.scandir(todo.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    todo.append(entry.path)
-                else:
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-    return total
-
-
 def _fates(verdicts: tuple[Verdict, ...]) -> list[tuple[Path, bool]]:
     return [(v.candidate.path, v.stays) for v in verdicts]
 
@@ -190,7 +177,7 @@ def _table(seen: Snapshot, verdicts: tuple[Verdict, ...]) -> str:
 
     rows, sums = [("CHECKPOINT", "FATE", "BYTES", "WHY")], {True: 0, False: 0}
     for verdict in verdicts:
-        path, size = verdict.candidate.path, _size(verdict.candidate.path)
+        path, size = verdict.candidate.path, usage(verdict.candidate.path)[0]
         sums[verdict.stays] += size
         why = "; ".join(verdict.reasons) if verdict.stays else _gone(verdict.candidate)
         rows.append((str(path.relative_to(seen.run.dir)), "stays" if verdict.stays else "GOES", words.size(size), why))
@@ -229,9 +216,9 @@ def _empty(ctx: click.Context, run: Run, grace: float, dry_run: bool, yes: bool)
 
     names = trash.held(run.dir)
     old = wish.expired(names, time.time(), grace)
-    size = sum(_size(trash.folder(run.dir) / name) for name in old)
+    size = sum(usage(trash.folder(run.dir) / name)[0] for name in old)
     for name in names:
-        inside = words.size(_size(trash.folder(run.dir) / name))
+        inside = words.size(usage(trash.folder(run.dir) / name)[0])
         session.out(f"{name}  {inside}  {'REMOVED FOR GOOD' if name in old else 'stays'}")
     if not old:
         raise Refused(f"nothing in the trash is older than {grace / retention.DAY:g} days", str(trash.folder(run.dir)))

@@ -31,6 +31,7 @@ from ops.model import (
 )
 from ops.pace import seconds_per_step
 from ops.views import words
+from ops.views.disk import disk_json
 from ops.views.findings import worst_first
 from ops.views.promises import checks_of
 from ops.views.status import pointer_problem, verdict
@@ -59,6 +60,9 @@ def status_json(snapshot: Snapshot, findings: Sequence[Finding]) -> Data:
     - `pointer`: {`text`, `step`, `problem`: empty when a resume can take it}
     - `checkpoints`: {`count`, `newest_complete` step or null, `unfinished` steps, `size_bytes` of those
       that were measured}
+    - `disk`: {`free_bytes`, `free_inodes` or null, `save_bytes`, `save_files`, `save_interval_seconds`: of the newest
+      saves, `saves_left`: that still fit, `seconds_left`: until one finds no room (each null when not known),
+      `scarce`: `bytes` or `inodes`}
     - `evals`: {`path`, `lines`, `newest_step`, `without_step` lines, `archives`: numbers}
     - `last_change`: null, or as in `m4ops.history/1`, with `verified`: `yes`, `no`, `not yet` or unknown, and
       `checks`: list of {`what`, `verdict`, `expected`, `seen`, `line` of the log}
@@ -73,6 +77,7 @@ def status_json(snapshot: Snapshot, findings: Sequence[Finding]) -> Data:
         "log": _known(snapshot.log, _log),
         "pointer": _known(snapshot.pointer, lambda pointer: _pointer(snapshot, pointer)),
         "checkpoints": _known(snapshot.checkpoints, _summary),
+        "disk": _known(snapshot.disk, lambda disk: disk_json(disk, snapshot.now)),
         "evals": _known(snapshot.evals, _evals),
         "last_change": _known(snapshot.history, lambda changes: _verified(changes[-1], snapshot) if changes else None),
         "findings": [_finding(f) for f in worst_first(findings)],
@@ -120,7 +125,7 @@ def checkpoints_json(snapshot: Snapshot) -> Data:
     - `checkpoints`: list of {`step`, `path`, `complete`, `problems`, `stray`: files that do not belong there,
       `markers`, `saved`, `size_bytes` or null, `wandb_id`: empty when the resume makes a new run,
       `resumed_next`: whether the pointer names it}
-    - `discarded`: folders in `discarded/`
+    - `discarded`: folders in `discarded/`; `disk`: as in `m4ops.status/1`
     """
     return {
         **_head("checkpoints", snapshot),
@@ -130,6 +135,7 @@ def checkpoints_json(snapshot: Snapshot) -> Data:
             lambda found: [_checkpoint(c, snapshot) for c in sorted(found, key=lambda c: c.step)],
         ),
         "discarded": [f for f in snapshot.folders if f],
+        "disk": _known(snapshot.disk, lambda disk: disk_json(disk, snapshot.now)),
     }
 
 

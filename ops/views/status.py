@@ -12,6 +12,7 @@ from ops.detectors.promise import overall
 from ops.model import Change, Checkpoint, Finding, Job, LogView, Pointer, Sample, Severity, Snapshot, Unknown
 from ops.pace import seconds_per_step
 from ops.views import words
+from ops.views.disk import disk_line
 from ops.views.findings import LABEL, finding_lines, worst_first
 from ops.views.promises import broken, checks_of
 from ops.views.words import clean, paint, unknown
@@ -31,6 +32,7 @@ def status_text(snapshot: Snapshot, findings: Sequence[Finding], color: bool = F
         *_progress(snapshot, color),
         _row("pointer", _pointer(snapshot, color), color),
         _row("checkpoints", _checkpoints(snapshot, color), color),
+        _row("disk", disk_line(snapshot.disk, snapshot.now, color), color),
         _row("evals", _evals(snapshot, color), color),
         *_last_change(snapshot, color, width),
         "",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ops.model import Change, Checkpoint, EvalLine, Evals, Snapshot, Unknown
 from ops.views import words
+from ops.views.disk import disk_line
 from ops.views.words import clean, paint, unknown
 
 BAD_LINES_SHOWN = 10
@@ -31,7 +32,8 @@ def checkpoints_text(snapshot: Snapshot, color: bool = False, width: int = 100) 
                 style = "bad" if kind.startswith("missing") else "yellow"
                 told = words.folded(f"{kind}: {clean('; '.join(names))}", width - 6, "  ")
                 lines += ["      " + paint(line, style, color) for line in told]
-    return "\n".join([*lines, *_pointer_lines(snapshot, found, color), *_discarded(snapshot)])
+    room = f"disk  {disk_line(snapshot.disk, snapshot.now, color)}"
+    return "\n".join([*lines, *_pointer_lines(snapshot, found, color), *_discarded(snapshot), room])
 
 
 def evals_text(snapshot: Snapshot, color: bool = False, width: int = 100) -> str:
