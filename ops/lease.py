@@ -16,11 +16,9 @@ the clocks of two hosts need not agree where the server sets the times (NFS).
 from __future__ import annotations
 
 import errno
-import getpass
 import json
 import os
-import secrets
-import socket
+import pwd
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -259,13 +257,13 @@ def _remove_empty(folder: Path) -> None:
 
 def _me(purpose: str, seconds: float) -> Holder:
     try:
-        owner = getpass.getuser()
-    except (KeyError, OSError):
+        owner = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
         owner = f"uid {os.getuid()}"
     pid = os.getpid()
     state = _process(pid)
-    host, started = socket.gethostname(), state[1] if state else ""
-    return Holder(secrets.token_hex(8), owner, host, pid, purpose, seconds, time.time(), _machine(), started)
+    host, started = os.uname().nodename, state[1] if state else ""
+    return Holder(os.urandom(8).hex(), owner, host, pid, purpose, seconds, time.time(), _machine(), started)
 
 
 def _machine() -> str:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ops import executor, nodes, recent, slurm, snapshot
+from ops import executor, recent, slurm, snapshot
 from ops import plan as plans
 from ops.actions import Action, Schedule, WaitFor, inverse_of
 from ops.checkpoints import m4
 from ops.cli import session
 from ops.errors import OpsError
 from ops.executor import World
-from ops.interventions.registry import wish_of
 from ops.interventions.wish import plan_for
 from ops.model import Run, Unknown
 from ops.views.plan import plan_text
@@ -64,6 +63,8 @@ def plan(wish: Wish, run: Run, command: str) -> Plan:
     settled = wish.resolved(seen)
     seen = snapshot.inspected(seen, settled.inspects(seen))
     if settled.asks_nodes:
+        from ops import nodes
+
         shell = slurm.on(run.cluster, session.scheduler())
         seen = replace(seen, placement=nodes.placement(run.dir, seen.jobs, shell))
     return plan_for(settled, seen, command)
@@ -117,6 +118,8 @@ def world(run: Run, shown: frozenset[str] = frozenset()) -> World:
             session.say(f"  {action.describe()}")
 
     def replanned(old: Plan) -> Plan:
+        from ops.interventions.registry import wish_of
+
         return plan(wish_of(dict(old.wish)), run, old.command)
 
     def saved() -> int:

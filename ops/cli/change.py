@@ -8,11 +8,6 @@ from typing import Any
 import click
 
 from ops.cli import carry, session
-from ops.interventions.evaluations import TrimEvals
-from ops.interventions.learning_rate import ScaleLr, SetLr
-from ops.interventions.optimizer import ResetOptimizer
-from ops.interventions.rewind import Rewind
-from ops.interventions.wandb_run import ResetWandb
 
 AT = click.option("--at", type=int, metavar="STEP", help="The checkpoint to edit; default: the one a resume takes.")
 AGAIN = click.option("--again", is_flag=True, help="Once more, on top of an earlier LR change of the same checkpoint.")
@@ -49,6 +44,8 @@ def rewind(
     Points latest_opt_step_dir at it, rolls the evaluations back (the whole file stays as a numbered archive), moves
     later checkpoints to discarded/exp_K, and empties the wandb id, so that a new wandb run begins.
     """
+    from ops.interventions.rewind import Rewind
+
     factor = None if scale_lr is None else session.number(scale_lr, "--scale-lr")
     value = None if set_lr is None else session.number(set_lr, "--set-lr")
     carry.carry_out(ctx, Rewind(scale_lr=factor, set_lr=value, **wish), dry_run, yes, out)
@@ -68,6 +65,8 @@ def scale_lr(ctx: click.Context, /, dry_run: bool, yes: bool, out: Path | None, 
     Every LR field in every state file of every rank is scaled, so the first resumed step already runs with it, and the
     whole schedule follows.
     """
+    from ops.interventions.learning_rate import ScaleLr
+
     carry.carry_out(ctx, ScaleLr(session.number(factor, "factor"), **wish), dry_run, yes, out)
 
 
@@ -83,6 +82,8 @@ def set_lr(ctx: click.Context, /, dry_run: bool, yes: bool, out: Path | None, lr
 
     The current LR becomes LR, and the schedule from there on is scaled by the same factor. With 0, every LR becomes 0.
     """
+    from ops.interventions.learning_rate import SetLr
+
     carry.carry_out(ctx, SetLr(session.number(lr, "LR"), **wish), dry_run, yes, out)
 
 
@@ -96,6 +97,8 @@ def reset_optimizer(ctx: click.Context, /, dry_run: bool, yes: bool, out: Path |
 
     By load_optimizer_states in the trainer's config where m4ops.toml names it (trainer_config), else in the checkpoint.
     """
+    from ops.interventions.optimizer import ResetOptimizer
+
     carry.carry_out(ctx, ResetOptimizer(**wish), dry_run, yes, out)
 
 
@@ -109,6 +112,8 @@ def reset_wandb(ctx: click.Context, /, dry_run: bool, yes: bool, out: Path | Non
 
     Empties wandb_run_id in the checkpoint's resume_run_infos.json.
     """
+    from ops.interventions.wandb_run import ResetWandb
+
     carry.carry_out(ctx, ResetWandb(**wish), dry_run, yes, out)
 
 
@@ -121,4 +126,6 @@ def trim_evals(ctx: click.Context, dry_run: bool, yes: bool, out: Path | None, t
 
     Kept lines keep their bytes; lines whose step cannot be told are kept and named.
     """
+    from ops.interventions.evaluations import TrimEvals
+
     carry.carry_out(ctx, TrimEvals(to), dry_run, yes, out)

@@ -24,7 +24,6 @@ from ops.executor import files, recovery
 from ops.executor.files import Built
 from ops.executor.record import Writer
 from ops.executor.standing import state
-from ops.executor.submission import tell
 from ops.executor.world import World, wait
 from ops.interventions import parking
 from ops.model import OPS_DIR, Unknown
@@ -163,7 +162,7 @@ def _run_stage(
         world.told(action)
         match action:
             case act.Schedule() | act.Submit():
-                tell(action, world)
+                _tell(action, world)
             case act.WaitFor():
                 wait(action, world)
             case _:
@@ -192,7 +191,7 @@ def _failed(
                 files.take_back(action, built[index])
         for back in act.inverse_of(tuple(orders)) if begun[0][0] == 0 else ():
             if isinstance(back, act.Order):
-                tell(back, world)
+                _tell(back, world)
     except (OSError, OpsError) as worse:
         raise _stopped(writer, f"{where}; and it could not be rolled back: {_said(worse)}") from error
     if begun[0][0] or any(a.inverse() is None for a in orders):
@@ -217,7 +216,7 @@ def _run_back(back: Plan, world: World, writer: Writer) -> None:
         for index, action in enumerate(back.actions):
             world.told(action)
             if isinstance(action, act.Order):
-                tell(action, world)
+                _tell(action, world)
             elif not isinstance(action, act.WaitFor):
                 files.do(action, built[index])
         writer.end("rolled-back")
@@ -265,6 +264,12 @@ def _check(stage: Stage) -> None:
                     "make the plan again",
                 )
         touched.update(own)
+
+
+def _tell(action: act.Order, world: World) -> None:
+    from ops.executor.submission import tell
+
+    tell(action, world)
 
 
 def _switches_off(action: Action) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ class Writer:
         return self.path.parent.parent
 
     def plan(self, plan: Plan, log_size: int | None, event: str = "plan") -> None:
-        self._append(event, user=self.user, host=socket.gethostname(), log_size=log_size, plan=plans.to_json(plan))
+        self._append(event, user=self.user, host=os.uname().nodename, log_size=log_size, plan=plans.to_json(plan))
 
     def sealed(self, after: list[tuple[int, str]]) -> None:
         """Fingerprints of what rewrites will leave, by the action's index."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ops import actions as act
-from ops import nodes, slurm
+from ops import slurm
 from ops.actions import Action
 from ops.errors import OpsError, Unfinished
 from ops.model import Job, Unknown
@@ -43,6 +43,8 @@ class World:
 def order(action: act.Schedule, world: World) -> None:
     """An order to an array also fails for its tasks that ended before: what counts is what the queue then shows."""
     if action.verb == "exclude":
+        from ops import nodes
+
         return nodes.exclude(world.shell, action.job, action.before, action.after)
     try:
         slurm.order(world.shell, action.verb, action.job)
