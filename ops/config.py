@@ -25,6 +25,8 @@ class Config:
     """The run's (and its Slurm jobs') name; default: the name of SAVE_DIR."""
     log: str = ""
     """The main log; default: `logs/main_log.txt`."""
+    progress: str = ""
+    """How a progress line looks, if no format is recognised: `step {step}/{total} | loss: {loss} | {} | lr: {lr}`."""
     evals: str = ""
     """The evaluations file; default: `../evals/results/{run}_evaluations.jsonl` where it exists."""
     kill_switch: str = ""

@@ -89,6 +89,10 @@ def describe(folder: Path) -> tuple[Run, cfg.Config]:
     save_dir = Path(os.path.abspath(folder / config.save_dir))
     if not save_dir.is_dir():
         raise BadInput(f"save_dir `{config.save_dir}` is no folder", str(file))
+    if config.progress:
+        from ops.logs.template import template
+
+        template(config.progress, str(file))
     name = config.name or save_dir.name
     said = _trainer_paths(save_dir)
 
@@ -108,6 +112,7 @@ def describe(folder: Path) -> tuple[Run, cfg.Config]:
         save_switch=place("save_switch", said.get("save_switch_path")),
         trainer_config=place("trainer_config"),
         cluster=config.cluster,
+        progress=config.progress,
     )
     return run, config
 

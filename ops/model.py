@@ -55,6 +55,8 @@ class Run:
     save_switch: Path | None = None
     trainer_config: Path | None = None
     """The config the *next* job will read (named in m4ops.toml), not a `{job_id}_config.yaml` of the last one."""
+    progress: str = ""
+    """How the log's progress lines look, where they are of no known format (named in m4ops.toml)."""
     cluster: str = ""
     """The Slurm cluster that is asked by `-M` (named in m4ops.toml); empty: the one Slurm itself means."""
 

@@ -89,7 +89,7 @@ def _owner(folder: Path) -> int:
 def _log(run: Run, whole: bool) -> LogView | Unknown:
     if run.log is None:
         return Unknown("no log found: neither logs/main_log.txt nor logs/*.out")
-    return reader.read_log(run.log, None if whole else TAIL)
+    return reader.read_log(run.log, None if whole else TAIL, run.progress)
 
 
 def _folders(base: Path) -> tuple[str, ...]:

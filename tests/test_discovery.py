@@ -91,6 +91,7 @@ def test_the_configuration_file_wins_and_is_relative_to_itself(save_dir, tmp_pat
         ("kill_switch = 3\n", ["`kill_switch` must be a string"]),
         ('sinks = "stdout:"\n', ["`sinks` must be a list of strings"]),
         ("name = \n", ["no TOML"]),
+        ('progress = "loss {loss}"\n', ["no `{step}`", "m4ops.toml"]),
         ('save_dir = "nowhere"\n', ["save_dir `nowhere` is no folder"]),
     ],
 )

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import tracemalloc
 from pathlib import Path
 
@@ -391,3 +392,37 @@ def test_a_file_is_read_block_by_block(log: Path, monkeypatch: pytest.MonkeyPatc
     assert len(batches) > 10
     assert [s for view, _ in batches for s in view.samples] == list(view(log).samples)
     assert batches[-1][1].offset == log.stat().st_size
+
+
+def test_a_pattern_of_the_users_own_is_all_that_counts_as_progress(log: Path) -> None:
+    log.write_text(
+        "7: [x] Step  1,200/ 5K ::  loss=2.5 lr=3e-5 tok 3.3 mem 5\n"
+        + progress(9)
+        + "Step 1225/5K :: loss=nan lr=3E-05 and mem 5\n"
+        + "Step 1250/5K :: loss=much lr=3E-05 and mem 5\n"
+        + "srun: error: Node failure on n7\n"
+    )
+    said = "Step {step}/{total} :: loss={loss} lr={lr} {} mem"
+    read = read_log(log, progress=said)
+    assert isinstance(read, LogView)
+    first, second = read.samples
+    assert (first.step, first.total, first.loss, first.lr, first.line) == (1200, 5000, 2.5, 3e-5, 1)
+    assert (second.step, second.line) == (1225, 3)
+    assert math.isnan(second.loss)
+    assert [(event.kind, event.node, event.line) for event in read.events] == [("node-failure", "n7", 5)]
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ("loss: {loss}", "no `{step}`"),
+        ("step {step}", "no `{loss}`"),
+        ("step {step} {step} loss {loss}", "`{step}` stands in it twice"),
+        ("step {step} loss {loss} lr {1r}", "`1r` is no name"),
+        ("{step} {loss}", "no fixed text"),
+    ],
+)
+def test_a_pattern_that_cannot_work_is_refused(log: Path, said: str, wrong: str) -> None:
+    log.write_text(progress(1))
+    with pytest.raises(BadInput, match=re.escape(wrong)):
+        read_log(log, progress=said)

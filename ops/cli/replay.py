@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--progress", default="", help="How a progress line looks: `step {step} | loss: {loss} | {} | lr: {lr}`.")
 @json_option
-def replay(file: Path, as_json: bool) -> None:
+def replay(file: Path, progress: str, as_json: bool) -> None:
     """Run the detectors over a finished log, CSV, JSONL or trainer_state.json.
 
     A CSV has the columns step,loss[,grad_norm,lr]. A finding whose verdict changes is told again under its new kind.
@@ -27,14 +28,16 @@ def replay(file: Path, as_json: bool) -> None:
     from ops.detectors.replay import replay as judge_again
     from ops.views.replay import replay_json, replay_text
 
-    log = _read(file)
+    log = _read(file, progress)
+    if not log.samples:
+        session.say('no progress line was found; --progress says how one looks: "step {step} | loss: {loss}"')
     raised = judge_again(detectors.lines(log), _alone(log))
     if as_json:
         return session.out(replay_json(raised))
     session.out(replay_text(raised, len(log.samples), session.color(), session.width()))
 
 
-def _read(file: Path) -> LogView:
+def _read(file: Path, progress: str) -> LogView:
     """The file's samples and events. Raises BadInput."""
     from ops.errors import BadInput
     from ops.logs import read_log
@@ -45,7 +48,7 @@ def _read(file: Path) -> LogView:
     if samples is not None:
         info = file.stat()
         return LogView(file, info.st_size, info.st_mtime, samples, ())
-    log = read_log(file)
+    log = read_log(file, progress=progress)
     if isinstance(log, Unknown):
         raise BadInput(log.reason)
     return log

@@ -117,7 +117,7 @@ def judged(seen: Snapshot, memory: Memory) -> tuple[tuple[Finding, ...], Memory]
     cursor = reader.Cursor.from_json(json.dumps(dict(memory.cursor))) if memory.cursor else None
     state, found = memory.detectors, None
     try:
-        for new, after in reader.read_batches(seen.run.log, cursor) if seen.run.log else ():
+        for new, after in reader.read_batches(seen.run.log, cursor, seen.run.progress) if seen.run.log else ():
             state = {} if after.restarted and found is None else state
             state, found = detectors.judge(seen, new, state)
             cursor = after

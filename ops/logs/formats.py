@@ -22,12 +22,12 @@ LOSS = (
 RATE = ("lr", "learning rate", "learning_rate")
 NORM = ("grad_norm", "grad norm", "gnorm", "norm", "total_norm")
 
-_NUMBER = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)"
-NUMBER = re.compile(_NUMBER, re.IGNORECASE)
-SCALED = re.compile(rf"({_NUMBER})([KMBT]?)", re.IGNORECASE)
+NUMERAL = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)"
+NUMBER = re.compile(NUMERAL, re.IGNORECASE)
+SCALED = re.compile(rf"({NUMERAL})([KMBT]?)", re.IGNORECASE)
 SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 WORD = re.compile(
-    rf"([A-Za-z_][\w./-]*)['\"]?(?:\s*[:=]\s*|\s+)['\"]?({_NUMBER})(?![\w.])",
+    rf"([A-Za-z_][\w./-]*)['\"]?(?:\s*[:=]\s*|\s+)['\"]?({NUMERAL})(?![\w.])",
     re.IGNORECASE,
 )
 
@@ -112,7 +112,7 @@ FORMATS: tuple[Format, ...] = (
 )  # fmt: skip
 LATER = re.compile(
     r"(?:train/(?:CrossEntropyLoss|CE loss)=|Train (?:loss/train/total|LanguageCrossEntropy|loss): )"
-    rf"({_NUMBER})",
+    rf"({NUMERAL})",
     re.IGNORECASE,
 )
 """The loss of OLMo and Composer, lines after its header."""

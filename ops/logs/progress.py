@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ops.logs.formats import BAR, FORMATS, LATER, NORM, RATE, Progress, first, read_line
+from ops.logs.template import Template
 from ops.model import LogEvent, Sample
 from ops.pace import stepped_back
 
@@ -40,15 +41,19 @@ def parse_sample(line: bytes, number: int = 0, offset: int = 0) -> Sample | None
 
 
 def follow(
-    line: bytes, place: Place, number: int = 0, offset: int = 0, before: bytes = b""
+    line: bytes, place: Place, number: int = 0, offset: int = 0, before: bytes = b"", own: Template | None = None
 ) -> Sample | LogEvent | None:
     """The sample that a line tells or completes; `skipped-steps` if all its steps were; else None.
 
     What stands before it on the line (`0: ` of `srun --label`, a tqdm bar) is ignored, but for the `[date time]` of
     m4's log formatter, which is taken as local time. `fields` holds every numeric metric. `before` is what stood on
-    the line before a carriage return: the bar that knows the step of a Trainer's line.
+    the line before a carriage return: the bar that knows the step of a Trainer's line. With a template of its `own`
+    the log has no other progress lines.
     """
     text = clean(line)
+    if own:
+        told = own.read(text)
+        return _sample(told, told.step or 0, told.fields["loss"], text, (number, offset)) if told else None
     if place.open and (later := LATER.search(text)):
         place.open = False
         return Sample(place.step, float(later[1].replace(",", "")), line=number, offset=offset, total=place.total)

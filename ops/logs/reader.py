@@ -20,6 +20,7 @@ from ops.logs import events, formats
 from ops.logs.events import TRACEBACK, is_header, parse_event, traceback_end, traceback_event
 from ops.logs.progress import Place, clean, follow
 from ops.logs.scan import Scanner, scanner
+from ops.logs.template import Template, template
 from ops.model import LogEvent, LogView, Sample, Unknown
 
 BLOCK = 1 << 19
@@ -65,11 +66,25 @@ class Cursor:
             raise BadInput(f"this is no log position: {error}", hint="read the log from its start") from error
 
 
+@dataclass(frozen=True)
+class Look:
+    """What is looked for: the catalogue's literals and the formats' own, or the template in their place."""
+
+    search: Scanner
+    own: Template | None
+
+    @classmethod
+    def at(cls, size: int, progress: str) -> Look:
+        """For `size` bytes. Raises BadInput if `progress` (see `ops.logs.template`) is no template."""
+        own = template(progress) if progress else None
+        return cls(scanner((own.literal, *events.LITERALS) if own else LITERALS, size), own)
+
+
 @dataclass
 class _Found:
     """What a scan has gathered, and where it stands. `line` (lines before) is None if not counted."""
 
-    search: Scanner
+    look: Look
     offset: int
     line: int | None
     samples: list[Sample] = field(default_factory=list)
@@ -100,29 +115,30 @@ class _Found:
             self.events.append(traceback_event(text, number, self.offset + start))
 
 
-def read_log(path: Path, last_bytes: int | None = None) -> LogView | Unknown:
+def read_log(path: Path, last_bytes: int | None = None, progress: str = "") -> LogView | Unknown:
     """The log, or what its last `last_bytes` hold (less a line cut by that). Unknown if it cannot be read.
 
+    `progress` says how its progress lines look, where they are of no known format (`ops.logs.template`).
     Samples and events have line 0 when only the end of a log of 64 MiB or more is read.
     """
     try:
         with _open(path) as handle:
             info = os.fstat(handle.fileno())
             skip = max(0, info.st_size - last_bytes) if last_bytes is not None else 0
-            found = _Found(scanner(LITERALS, info.st_size - skip), *_line_start(handle, skip, info.st_size))
+            found = _Found(Look.at(info.st_size - skip, progress), *_line_start(handle, skip, info.st_size))
             _scan(handle, found, info.st_size)
             return _view(path, info, found)
     except OSError as error:
         return _unknown(path, error)
 
 
-def read_new(path: Path, cursor: Cursor | None) -> tuple[LogView, Cursor] | Unknown:
+def read_new(path: Path, cursor: Cursor | None, progress: str = "") -> tuple[LogView, Cursor] | Unknown:
     """What was written since `cursor` (None: ever), and the cursor for next time. Unknown if unreadable."""
     samples: list[Sample] = []
     events: list[LogEvent] = []
     try:
         last = None
-        for last in read_batches(path, cursor):
+        for last in read_batches(path, cursor, progress):
             samples += last[0].samples
             events += last[0].events
     except OSError as error:
@@ -131,20 +147,20 @@ def read_new(path: Path, cursor: Cursor | None) -> tuple[LogView, Cursor] | Unkn
     return replace(last[0], samples=tuple(samples), events=tuple(events)), last[1]
 
 
-def read_batches(path: Path, cursor: Cursor | None) -> Iterator[tuple[LogView, Cursor]]:
+def read_batches(path: Path, cursor: Cursor | None, progress: str = "") -> Iterator[tuple[LogView, Cursor]]:
     """The same block by block, at least once: memory does not grow with the file. Raises OSError."""
     with _open(path) as handle:
         info = os.fstat(handle.fileno())
         same = cursor is not None and _same(handle, info, cursor)
         start = cursor if cursor and same else None
-        search = scanner(LITERALS, info.st_size - (start.offset if start else 0))
-        found = _Found(search, start.offset, start.line, place=_place(start)) if start else _Found(search, 0, 0)
+        look = Look.at(info.st_size - (start.offset if start else 0), progress)
+        found = _Found(look, start.offset, start.line, place=_place(start)) if start else _Found(look, 0, 0)
         restarted = cursor is not None and not same
         more = True
         while more:
             more = _block(handle, found, info.st_size)
             yield _view(path, info, found), _cursor(handle, info, found, restarted)
-            found = _Found(search, found.offset, found.line, place=found.place, seen=found.seen)
+            found = _Found(look, found.offset, found.line, place=found.place, seen=found.seen)
 
 
 def _place(cursor: Cursor) -> Place:
@@ -243,7 +259,7 @@ def _last_end(data: bytes) -> int:
 def _take(data: bytes, end: int, found: _Found) -> int:
     """Parse the lines in `data[:end]`; the bytes consumed, fewer if a traceback has not ended yet."""
     mark = done = 0
-    following = found.search(data, end)
+    following = found.look.search(data, end)
     while (hit := following(done)) >= 0:
         start, stop = _part(data, hit, done, end)
         mark = found.move(data, mark, start)
@@ -263,7 +279,7 @@ def _take(data: bytes, end: int, found: _Found) -> int:
 def _line(line: bytes, before: bytes, found: _Found) -> None:
     """Note what a line tells, at the place where `found` stands."""
     before = before[before.rfind(b"\n") + 1 :]
-    read = follow(line, found.place, found.number, found.offset, before)
+    read = follow(line, found.place, found.number, found.offset, before, found.look.own)
     if isinstance(read, Sample):
         found.samples.append(read)
     elif event := read or parse_event(line, found.number, found.offset):

@@ -162,7 +162,8 @@ def _progress(snapshot: Snapshot, color: bool) -> list[str]:
         return [_row("progress", paint(unknown(log), "magenta", color), color)]
     age = f"log written {words.ago(snapshot.now - log.modified)}"
     if not log.samples:
-        return [_row("progress", f"UNKNOWN (no progress line in {clean(log.path.name)}) · {age}", color)]
+        way = 'm4ops.toml can say how one looks: progress = "…"'
+        return [_row("progress", f"UNKNOWN (no progress line in {clean(log.path.name)}; {way}) · {age}", color)]
     last = log.samples[-1]
     where = f"step {last.step}" + (f" of {last.total} ({last.step / last.total:.1%})" if last.total else "")
     loss = f"loss {words.loss(last.loss)}"
