@@ -1,5 +1,6 @@
 """What is read from a log, and that nothing in it, or done to it, breaks or repeats the reading."""
 
+import json
 import math
 import os
 import re
@@ -10,6 +11,7 @@ import pytest
 
 from ops.errors import BadInput
 from ops.logs import Cursor, parse_event, parse_sample, read_batches, read_log, read_new, split_branches
+from ops.logs.tables import read_table
 from ops.model import LogView, Sample, Unknown
 
 
@@ -426,3 +428,28 @@ def test_a_pattern_that_cannot_work_is_refused(log: Path, said: str, wrong: str)
     log.write_text(progress(1))
     with pytest.raises(BadInput, match=re.escape(wrong)):
         read_log(log, progress=said)
+
+
+def test_json_lines_are_a_log_like_any_other(log: Path) -> None:
+    rows = [
+        {
+            "iteration": "   25/500000   0%",
+            "elapsed_time": "00:10:00",
+            "set": "train",
+            "per_token_loss": 7.5,
+            "lr": 1e-5,
+        },
+        {"current step": 25, "set": "validation", "per_token_loss": 7.7},
+        {"iteration": "   50/500000   0%", "set": "train", "per_token_loss": "7.25", "per_token_loss/cm4": 7.0},
+    ]
+    plain = [{"global_step": 3, "loss": 2.0, "grad_norm": 0.5}, {"loss": 1.0}, {"global_step": 4, "loss": math.nan}]
+    for path, data, steps in ((log, rows, [25, 50]), (log.with_suffix(".other"), plain, [3, 4])):
+        path.write_text("".join(json.dumps(row) + "\n" for row in data))
+        read = view(path)
+        table = path.with_suffix(".jsonl")
+        table.write_text(path.read_text())
+        assert [sample.step for sample in read.samples] == steps
+        assert str([(s.step, s.loss, s.lr, s.total, s.grad_norm, s.line) for s in read.samples]) == str(
+            [(s.step, s.loss, s.lr, s.total, s.grad_norm, s.line) for s in read_table(table) or ()]
+        )
+    assert view(log).samples[1].fields["per_token_loss/cm4"] == 7.0

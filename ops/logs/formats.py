@@ -9,6 +9,7 @@ karpathy/nanoGPT, karpathy/llm.c, InternLM/InternEvo, NVIDIA/NeMo, facebookresea
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ LOSS = (
     "per_token_loss", "loss", "lm loss", "lm-loss", "lm_loss", "reduced_train_loss", "train_loss", "training loss",
     "act_loss", "trl", "train/loss", "loss/train/total",
 )  # fmt: skip
+STEP = ("step", "current step", "num_opt_steps", "global_step", "iteration", "num_updates", "batch", "iter")
 RATE = ("lr", "learning rate", "learning_rate")
 NORM = ("grad_norm", "grad norm", "gnorm", "norm", "total_norm")
 
@@ -93,6 +95,7 @@ def nothing(text: str) -> Mapping[str, float]:
 
 
 _STEP = r"(?P<step>[\d,]+)"
+_VALIDATION = r'.*"set": "validation"'
 _TOTAL = r"(?P<total>[\d,]+)"
 FORMATS: tuple[Format, ...] = (
     Format("m4, nanotron", "iteration:", rf"iteration:\s*{_STEP}\s*/\s*{_TOTAL}\b", pipes),
@@ -107,6 +110,8 @@ FORMATS: tuple[Format, ...] = (
     Format("llm.c", "trl:", rf"(?:^|\s)s:{_STEP} (?=trl:)", words),
     Format("torchtitan, modded-nanogpt", "step", rf"(?:^|[\s|]|\[0m)step:?\s*{_STEP}(?:\s*/\s*{_TOTAL})?(?=[\s|:,])", words),
     Format("epochs", "poch", rf"[Ee]poch\W{{0,3}}(?P<epoch>\d+)\W{{1,4}}(?:iteration|iter|batch|step)\W{{0,2}}{_STEP}\s*/\s*{_TOTAL}\b", words),
+    Format("m4's logs.jsonl", '"iteration": "', rf'^(?=\{{(?!{_VALIDATION}).*"iteration": "\s*{_STEP}/{_TOTAL}\b)', document),
+    Format("JSON lines", '{"', rf'^(?=\s*\{{"(?!{_VALIDATION}))', document),
     Format("Trainer", "'loss':", r"(?=\{'loss': )", words),
     Format("tqdm", " [", rf"(?:\b[Ee]poch (?P<epoch>\d+).*?)?\b{_STEP}/{_TOTAL} \[(?=[^\]]*\bloss=)", words),
 )  # fmt: skip
@@ -144,8 +149,10 @@ def _read(form: Format, match: re.Match[str], text: str) -> Progress | None:
     fields = form.values(rest)
     if form.opens:
         return Progress(step, total, {})
-    if form.values is document:
-        step = next((int(fields[k]) for k in ("num_updates", "step") if k in fields), None)
+    if form.values is document and step is None:
+        step = next((int(fields[k]) for k in STEP if math.isfinite(fields.get(k, math.nan))), None)
+        if step is None:
+            return None
     if "epoch" in groups and groups["epoch"] and total:
         step, total = int(groups["epoch"]) * total + (step or 0), None if form.name == "epochs" else total
     found = Progress(step, total, fields, _elapsed(rest))

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ops.errors import BadInput
-from ops.logs.formats import LOSS, NORM, RATE
+from ops.logs.formats import LOSS, NORM, RATE, STEP
 from ops.model import Sample
 
-STEP = ("step", "current step", "num_opt_steps", "global_step", "iteration", "num_updates", "batch", "iter")
 TOTAL = re.compile(r"\s*(\d+)\s*/\s*(\d+)")
 """m4's `iteration` is the rendered progress, ` 4875/500000   0%`."""
 
