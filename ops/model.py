@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from ops.placement import Placement
+from ops.secrecy import redact
 
 POINTER = "latest_opt_step_dir"
 """File in SAVE_DIR naming the checkpoint a resume takes (huggingface/smollm, vision/m4/training/trainer.py)."""
@@ -366,7 +367,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a detector says, with its evidence. It never acts; `actions` are commands an operator may consider."""
+    """What a detector says, with its evidence. It never acts; `actions` are commands an operator may consider.
+
+    No secret gets into a finding, so none leaves with one: words taken from a log are redacted as it is made.
+    """
 
     kind: str
     severity: Severity
@@ -380,6 +384,10 @@ class Finding:
     rank: int | None = None
     episode: str = ""
     """What tells this trouble from a later one of the same kind, if that can be told."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "summary", redact(self.summary))
+        object.__setattr__(self, "evidence", tuple(map(redact, self.evidence)))
 
     @property
     def key(self) -> str:

@@ -17,6 +17,7 @@ from ops.errors import Drift, OpsError, Unreachable
 from ops.hostlist import expand, natural
 from ops.model import OPS_DIR, Attempt, Job, LogEvent, LogView, Sample, Unknown
 from ops.placement import Failure, NodeHistory, NodeState, Placed, Placement
+from ops.secrecy import redact
 from ops.shell import Answer, Shell
 
 TIMEOUT = 15.0
@@ -66,7 +67,7 @@ def _event(scan: Scan, event: LogEvent, path: Path) -> Scan:
 
 
 def _failure(scan: Scan, event: LogEvent, where: str) -> Failure | None:
-    told = f"{where} {event.text[:200]}"
+    told = f"{where} {redact(event.text)[:200]}"
     if event.kind == "node-failure":
         job, time = scan.ending
         return Failure(event.value or event.node, "lost", told, time or scan.time, scan.step, job)

@@ -1,4 +1,4 @@
-"""Which environment variables hold secrets. Their values are written nowhere: not in a record, a plan, a log, an argv.
+"""Which environment variables hold secrets, and what of a log line does. Neither is written anywhere, or told.
 
 A variable is judged by its name and by its value, and in doubt its value is withheld: a record that lacks a value can
 be lived with, one that holds a key cannot.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
+from functools import lru_cache
 
 _NAME = re.compile(
     r"SECRET|PASSW|PASSPHRASE|APIKEY|CREDENTIAL"
@@ -23,6 +24,24 @@ _VALUE = re.compile(
 )
 _RANDOM = re.compile(r"[A-Za-z0-9+=_-]{20,}")
 _ASSIGNED = re.compile(r"(?<![\w$])(\w+)=(['\"]?)([^\s'\";|&)]+)")
+_SHAPES = re.compile(
+    r"(?P<user>://)[^/\s@]+(?=@)"
+    r"|(?P<header>\bauthorization['\"]?\s*[:=]\s*['\"]?)(?:[A-Za-z]+\s+)?[^\s'\",]+"
+    r"|(?P<scheme>\bBearer\s+)[A-Za-z0-9._~+/=-]{8,}"
+    r"|(?P<hook>https?://(?:hooks|discord(?:app)?|outlook|api\.telegram)[\w.-]*/(?:(?:services|workflows|triggers|api|webhooks|webhook|bot)\b/?)*)[^\s'\"]+"
+    r"|(?P<block>-----BEGIN [A-Z ]*PRIVATE KEY-----).*"
+    r"|\b(?:hf_|sk-|gh[opsur]_|github_pat_|glpat-|xox[abeprs]-|npm_|pypi-)[A-Za-z0-9_-]{8,}"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{12,}"
+    r"|\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*",
+    re.IGNORECASE,
+)
+"""What is a secret wherever it stands; a named group is what may stay of it."""
+_SAID = re.compile(
+    r"(?<![\w$])(?:(--[A-Za-z][\w-]*)(\s+)|([A-Za-z_][\w.-]*)(['\"]?\s*[=:]\s*['\"]?))([^\s'\",;&|)}\]]+)"
+)
+_LOUD = re.compile(r"SECRET|PASSW|PASSPHRASE|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL", re.IGNORECASE)
+_KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9+/=_-]{8,}")
+_FIGURE = re.compile(r"[\d.,:%+-]+(?:e[+-]?\d+)?[kmgtb]?(?:/s)?|true|false|none|null", re.IGNORECASE)
 SHORTEST = 6
 """Characters from which on a secret's value is looked for in other texts."""
 
@@ -64,6 +83,22 @@ def spilled(text: str, env: Mapping[str, str], more: Iterable[str] = ()) -> str:
         if not value.startswith("$") and len(value) >= SHORTEST and _named(name, patterns) and not _plain(value):
             return str(name)
     return ""
+
+
+@lru_cache(maxsize=4096)
+def redact(text: str) -> str:
+    """The text with `***` for every secret in it: tokens by their shape, values by the name before them."""
+    shaped = _SHAPES.sub(lambda found: f"{next(filter(None, found.groups()), '')}***", text)
+    return _SAID.sub(_said, shaped)
+
+
+def _said(found: re.Match[str]) -> str:
+    """`NAME=value`, `name: value` or `--name value` with the value masked, if it is a secret."""
+    name, between, value = found[1] or found[3], found[2] or found[4], found[5]
+    words = re.sub(r"[-.]", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.lstrip("-")))
+    loud = _LOUD.search(words) or (words.isupper() and _NAME.search(words))
+    secret = not _FIGURE.fullmatch(value) if loud else _NAME.search(words) and _KEY.fullmatch(value)
+    return f"{name}{between}{'***' if secret else _SAID.sub(_said, value)}"
 
 
 def _named(name: str, patterns: tuple[str, ...]) -> bool:
