@@ -29,6 +29,8 @@ class WriteText:
     why: str = ""
     taken: bool = False
     """The trainer removes the file itself: there is nothing to take back."""
+    points: bool = False
+    """The file tells the next job where to resume."""
 
     def describe(self) -> str:
         if self.after is None:

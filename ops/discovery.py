@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 
 from ops import config as cfg
+from ops.checkpoints import layouts
 from ops.errors import BadInput, RunNotFound
-from ops.model import DISCARDED, POINTER, Run
+from ops.model import DISCARDED, M4, Layout, Run
 
 _YAML_KEYS = ("kill_switch_path", "save_switch_path")
 
@@ -74,12 +75,9 @@ def _named(said: str, cwd: Path, env: dict[str, str]) -> tuple[Run, cfg.Config]:
 
 
 def _looks_like_run(folder: Path) -> bool:
-    if (folder / POINTER).exists() or (folder / "logs" / "main_log.txt").is_file() or (folder / ".m4ops").is_dir():
+    if (folder / "logs" / "main_log.txt").is_file() or (folder / ".m4ops").is_dir():
         return True
-    try:
-        return folder.parent.name != DISCARDED and any(re.fullmatch(r"opt_step-\d+", n) for n in os.listdir(folder))
-    except OSError:
-        return False
+    return folder.parent.name != DISCARDED and bool(layouts.claims(folder))
 
 
 def describe(folder: Path) -> tuple[Run, cfg.Config]:
@@ -113,8 +111,16 @@ def describe(folder: Path) -> tuple[Run, cfg.Config]:
         trainer_config=place("trainer_config"),
         cluster=config.cluster,
         progress=config.progress,
+        layout=_layout(save_dir, config.layout, file),
     )
     return run, config
+
+
+def _layout(save_dir: Path, said: str, file: Path) -> Layout:
+    """Whose checkpoints these are; m4's while there are none. Raises BadInput."""
+    if said and said not in layouts.NAMES:
+        raise BadInput(f"there is no layout `{said}`", str(file), "layouts: " + ", ".join(layouts.NAMES))
+    return layouts.named(said or layouts.detect(save_dir) or M4.name).LAYOUT
 
 
 def _followed(path: Path | None) -> Path | None:

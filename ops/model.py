@@ -45,6 +45,23 @@ class Severity(IntEnum):
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How a trainer's framework lays out its checkpoints, in words; the reading is in `ops.checkpoints.layouts`."""
+
+    name: str
+    pattern: str
+    """What a checkpoint is called there: `opt_step-N`."""
+    chosen_by: str
+    """What tells a resume which checkpoint to take: a file in SAVE_DIR, or a rule in words."""
+
+    def called(self, step: int | None) -> str:
+        return self.pattern.replace("N", str(step))
+
+
+M4 = Layout("m4", "opt_step-N", POINTER)
+
+
+@dataclass(frozen=True)
 class Run:
     """Where a run's files are. A path that was not found is None; `why` of the lookup is told by `m4ops status`."""
 
@@ -60,9 +77,7 @@ class Run:
     """How the log's progress lines look, where they are of no known format (named in m4ops.toml)."""
     cluster: str = ""
     """The Slurm cluster that is asked by `-M` (named in m4ops.toml); empty: the one Slurm itself means."""
-
-    def checkpoint(self, step: int) -> Path:
-        return self.dir / f"opt_step-{step}"
+    layout: Layout = M4
 
 
 @dataclass(frozen=True)
@@ -205,23 +220,44 @@ class StateFile:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One `opt_step-N` directory. `problems` is empty when a resume can take it."""
+    """One checkpoint. `problems` is empty when a resume can take it."""
 
     step: int
     path: Path
+    """Its folder; in layouts of single files its file, or the first of several."""
     problems: tuple[str, ...] = ()
     stray: tuple[str, ...] = ()
     markers: tuple[str, ...] = ()
     saved: float | None = None
     size: int | None = None
-    infos: str | Unknown = Unknown("not read")
-    """The text of `resume_run_infos.json`."""
-    wandb_id: str | Unknown = Unknown("not read")
+    infos: str | Unknown | None = Unknown("not read")
+    """The text of `resume_run_infos.json`; None in a layout that has no such file."""
+    wandb_id: str | Unknown | None = Unknown("not read")
+    """None: this layout knows no wandb run."""
     states: tuple[StateFile, ...] | Unknown = Unknown("not read")
+    layout: str = M4.name
+    files: tuple[Path, ...] = ()
+    """Of a layout of single files: all that belong to this step. Empty: `path` is a folder and holds all."""
+    signs: tuple[str, ...] = ()
+    """What each of `Pointer.signs` must say for a resume to take this one."""
 
     @property
     def complete(self) -> bool:
         return not self.problems
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def parts(self) -> tuple[Path, ...]:
+        """What is moved when the checkpoint is."""
+        return self.files or (self.path,)
+
+    @property
+    def home(self) -> Path:
+        """The folder that the names of its state files are relative to."""
+        return self.path.parent if self.files else self.path
 
 
 @dataclass(frozen=True)
@@ -289,12 +325,25 @@ class Evals:
 
 
 @dataclass(frozen=True)
+class Sign:
+    """A small text file that tells a resume which checkpoint to take; `text` is None while there is no such file."""
+
+    path: Path
+    text: str | None
+
+
+@dataclass(frozen=True)
 class Pointer:
-    """`latest_opt_step_dir`: its text, the step it names, or the problem with it."""
+    """What a resume takes: its step, or the problem with it; `text` is what a sign says of it, where there is one."""
 
     text: str
     step: int | None
     problem: str = ""
+    rule: Literal["named", "highest", "newest"] = "named"
+    """How the framework chooses: what its signs name, the highest number, or the newest file. Under the latter two a
+    checkpoint beyond the wanted one must go before a resume takes the wanted one."""
+    signs: tuple[Sign, ...] = ()
+    """What a rewind writes (`Checkpoint.signs` has the texts)."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ops import actions as act
 from ops.actions import Action
 from ops.errors import BadInput
-from ops.model import POINTER, Expectation, Run
+from ops.model import Expectation, Run
 
 SCHEMA = "m4ops.plan/1"
 
@@ -148,7 +148,7 @@ def grew(old: tuple[Action, ...], new: tuple[Action, ...], follows: bool = False
 def _may_grow(action: Action) -> bool:
     """More to discard, and the pointer back from the checkpoint that was saved meanwhile."""
     if isinstance(action, act.WriteText):
-        return PurePath(action.path).name == POINTER
+        return action.points
     return isinstance(action, act.Move | act.Rewrite | act.Folder)
 
 
@@ -170,8 +170,11 @@ def _outcome(action: Action, follows: bool) -> tuple[object, ...]:
             return (action.kind, action.describe())
 
 
+_NUMBERED = re.compile(r"(opt_step-|checkpoint[-_]|(?:global_)?step[-_=]?|epoch=|ep|ba|iter_|/)\d+(?=[-/.]|$)")
+
+
 def _anywhere(path: str) -> str:
-    return re.sub(r"/opt_step-\d+/", "/opt_step-*/", path)
+    return _NUMBERED.sub(r"\1*", path)
 
 
 def inverse(plan: Plan, change_id: str, assume_stopped: bool = False) -> Plan:

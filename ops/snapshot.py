@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ops import disk, evals, journal, slurm
-from ops.checkpoints import m4
+from ops.checkpoints import layouts
 from ops.logs import reader
 from ops.model import DISCARDED, Checkpoint, Job, LogView, Run, Snapshot, Unknown
 from ops.shell import Shell
@@ -22,13 +22,13 @@ def read(
     run: Run, shell: Shell, now: float, whole_log: bool = False, known: tuple[Job, ...] | Unknown | None = None
 ) -> Snapshot:
     """One picture of the run. `whole_log`: all samples, not the newest alone. `known`: its jobs, asked for already."""
-    checkpoints = m4.read(run)
+    checkpoints = layouts.read(run)
     return Snapshot(
         run=run,
         now=now,
         user=user(),
         jobs=jobs(run, shell) if known is None else known,
-        pointer=m4.pointer(run),
+        pointer=layouts.pointer(run),
         checkpoints=checkpoints,
         log=_log(run, whole_log),
         evals=evals.read(run.evals),
@@ -44,7 +44,7 @@ def inspected(snapshot: Snapshot, steps: frozenset[int]) -> Snapshot:
     """The snapshot with these checkpoints looked into: every file's structure, LR fields, optimizer moments."""
     if not steps or isinstance(snapshot.checkpoints, Unknown):
         return snapshot
-    checkpoints = m4.read(snapshot.run, inspect=steps)
+    checkpoints = layouts.read(snapshot.run, steps)
     if isinstance(checkpoints, Unknown):
         return replace(snapshot, checkpoints=checkpoints)
     return replace(snapshot, checkpoints=tuple(_with_states(c) if c.step in steps else c for c in checkpoints))
@@ -53,7 +53,7 @@ def inspected(snapshot: Snapshot, steps: frozenset[int]) -> Snapshot:
 def _with_states(checkpoint: Checkpoint) -> Checkpoint:
     from ops.checkpoints import states
 
-    return replace(checkpoint, states=states.read(checkpoint.path)) if checkpoint.complete else checkpoint
+    return replace(checkpoint, states=states.read(checkpoint)) if checkpoint.complete else checkpoint
 
 
 def jobs(run: Run, shell: Shell) -> tuple[Job, ...] | Unknown:

@@ -23,6 +23,7 @@ from ops.model import (
     Run,
     Sample,
     Severity,
+    Sign,
     Snapshot,
     Unknown,
 )
@@ -526,7 +527,8 @@ def test_a_log_that_cannot_be_read_is_unknown_unless_nothing_ever_ran() -> None:
     ],
 )
 def test_a_broken_pointer(pointer: Pointer) -> None:
-    finding = only("pointer-broken", healthy(pointer=pointer))
+    sign = Sign(Path(f"{DIR}/latest_opt_step_dir"), pointer.text)
+    finding = only("pointer-broken", healthy(pointer=replace(pointer, signs=(sign,))))
     assert finding.severity is Severity.CRITICAL
     assert finding.evidence[0] == f"{DIR}/latest_opt_step_dir"
     assert finding.actions == ("m4ops rewind --to latest",)

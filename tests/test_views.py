@@ -63,9 +63,10 @@ def log(*samples: Sample, events: tuple[LogEvent, ...] = ()) -> LogView:
 
 
 CHECKPOINTS = tuple(
-    Checkpoint(n, RUN.checkpoint(n), saved=NOW - 600, size=1_500_000_000, wandb_id="3fj2k1ab") for n in (100, 150)
+    Checkpoint(n, RUN.dir / f"opt_step-{n}", saved=NOW - 600, size=1_500_000_000, wandb_id="3fj2k1ab")
+    for n in (100, 150)
 )
-UNFINISHED = Checkpoint(200, RUN.checkpoint(200), problems=("no finished-saving",), size=10)
+UNFINISHED = Checkpoint(200, RUN.dir / "opt_step-200", problems=("no finished-saving",), size=10)
 EVALS = Evals(
     HERE / "tr_190_01_evaluations.jsonl",
     "sha256:0",
@@ -96,7 +97,7 @@ WELL = Snapshot(
         job(nodes="iam[01-64]", start=NOW - 7500, end=NOW + 64500),
         job("4-20%1", "PENDING", "JobArrayTaskLimit", start=NOW + 64500),
     ),
-    pointer=Pointer(str(RUN.checkpoint(150)), 150),
+    pointer=Pointer(str(RUN.dir / "opt_step-150"), 150),
     checkpoints=CHECKPOINTS,
     log=log(*(sample(n) for n in range(151, 201))),
     evals=EVALS,
@@ -550,7 +551,7 @@ def test_status_json_holds_what_the_screen_shows() -> None:
     status = json.loads(data.dumps(data.status_json(WELL, (STALLED, DIVERGED))))
     assert status["jobs"][1]["meaning"].startswith("waits for a running task")
     assert status["progress"]["seconds_per_step"] == pytest.approx(14.4)
-    assert status["pointer"] == {"text": str(RUN.checkpoint(150)), "step": 150, "problem": ""}
+    assert status["pointer"] == {"text": str(RUN.dir / "opt_step-150"), "step": 150, "problem": ""}
     assert status["checkpoints"]["newest_complete"] == 150
     assert status["last_change"]["verified"] == "yes"
     assert [f["severity"] for f in status["findings"]] == ["CRITICAL", "WARNING"]

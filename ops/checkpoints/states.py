@@ -12,7 +12,7 @@ from typing import Protocol
 from ops.checkpoints import lr, moments
 from ops.checkpoints.patch import Splice
 from ops.errors import OpsError
-from ops.model import LrSite, Span, StateFile, Unknown
+from ops.model import Checkpoint, LrSite, Span, StateFile, Unknown
 
 WHOLE = 16 << 20
 """Bytes up to which a state file's fingerprint covers all of it."""
@@ -35,10 +35,13 @@ class Numbered(Protocol):
     def stored(self) -> str: ...
 
 
-def read(checkpoint: Path) -> tuple[StateFile, ...] | Unknown:
+def read(checkpoint: Checkpoint) -> tuple[StateFile, ...] | Unknown:
     """Every state file with its LR fields and optimizer moments; Unknown, with the reason, if one cannot be read."""
+    from ops.checkpoints import layouts
+
     try:
-        return tuple(_state_file(path, path.relative_to(checkpoint).as_posix()) for path in lr.state_files(checkpoint))
+        paths = layouts.state_files(checkpoint)
+        return tuple(_state_file(path, path.relative_to(checkpoint.home).as_posix()) for path in paths)
     except OpsError as error:
         return Unknown(f"{error.what}" + (f" ({error.where})" if error.where else ""))
     except OSError as error:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.checkpoints import about, lr, m4, torchfile
+from ops.checkpoints import about, lr, torchfile
 from ops.checkpoints.about import SHARD
+from ops.checkpoints.layouts import m4
 from ops.checkpoints.patch import crc_of_zeros
 from ops.checkpoints.torchfile import StateError, TorchFile
 from ops.model import Checkpoint, Unknown
@@ -35,7 +36,7 @@ class Fault:
 
 
 def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
-    """Everything that is wrong with a checkpoint that `m4.read` found."""
+    """Everything that is wrong with a checkpoint that a layout found."""
     root = checkpoint.path
     found = [Fault("", what) for what in checkpoint.problems]
     found += [

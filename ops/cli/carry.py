@@ -12,7 +12,7 @@ import click
 from ops import executor, recent, slurm, snapshot
 from ops import plan as plans
 from ops.actions import Action, Schedule, WaitFor, inverse_of
-from ops.checkpoints import m4
+from ops.checkpoints import layouts
 from ops.cli import session
 from ops.errors import OpsError
 from ops.executor import World
@@ -123,7 +123,7 @@ def world(run: Run, shown: frozenset[str] = frozenset()) -> World:
         return plan(wish_of(dict(old.wish)), run, old.command)
 
     def saved() -> int:
-        found = m4.read(run)
+        found = layouts.read(run)
         return -1 if isinstance(found, Unknown) else max((c.step for c in found if c.complete), default=-1)
 
     def log_size() -> int | None:

@@ -73,15 +73,15 @@ def verify_checkpoint(ctx: click.Context, steps: tuple[int, ...], deep: bool, as
 
 def _chosen(run: Run, steps: list[int], several: bool = False) -> list[Checkpoint]:
     """The checkpoints meant. Raises BadInput for a step that is not there, OpsError where there is none."""
-    from ops.checkpoints import m4
+    from ops.checkpoints import layouts
 
-    found = m4.read(run)
+    found = layouts.read(run)
     if isinstance(found, Unknown):
         raise OpsError(f"the checkpoints are UNKNOWN: {found.reason}", str(run.dir))
     if not found:
-        raise OpsError("there is no checkpoint", f"no opt_step-N in {run.dir}", "m4ops status")
+        raise OpsError("there is no checkpoint", f"no {run.layout.pattern} in {layouts.home(run)}", "m4ops status")
     if not steps:
-        pointer = m4.pointer(run)
+        pointer = layouts.pointer(run)
         pointed = pointer.step if pointer else None
         steps = [pointed] if pointed is not None and any(c.step == pointed for c in found) else [found[-1].step]
         steps += [c.step for c in found[-NEWEST:] if c.step not in steps] if several else []

@@ -73,14 +73,14 @@ NEWEST = 3
 def _looked_into(seen: Snapshot) -> Snapshot:
     from dataclasses import replace
 
-    from ops.checkpoints import m4
+    from ops.checkpoints import layouts
 
     if isinstance(seen.checkpoints, Unknown):
         return seen
     steps = {c.step for c in seen.checkpoints[-NEWEST:]}
     pointed = seen.pointer.step if seen.pointer else None
     return replace(
-        seen, checkpoints=m4.read(seen.run, frozenset(steps | ({pointed} if pointed is not None else set())))
+        seen, checkpoints=layouts.read(seen.run, frozenset(steps | ({pointed} if pointed is not None else set())))
     )
 
 

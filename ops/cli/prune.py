@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -106,13 +105,13 @@ def _judged(run: Run, policy: retention.Policy) -> tuple[Snapshot, tuple[Verdict
 
 def _candidates(seen: Snapshot) -> tuple[Candidate, ...]:
     """The checkpoints of the run and those of its discarded branches. Raises Refused when they cannot be read."""
-    from ops.checkpoints import m4
+    from ops.checkpoints import layouts
 
     found = []
     branches = sorted({f.partition("/")[0] for f in seen.folders if f})
     for branch in ("", *branches):
         place = seen.run.dir / DISCARDED / branch if branch else seen.run.dir
-        there = m4.read(replace(seen.run, dir=place)) if branch else seen.checkpoints
+        there = layouts.discarded(seen.run, branch) if branch else seen.checkpoints
         if isinstance(there, Unknown):
             raise Refused(f"the checkpoints are UNKNOWN: {there.reason}", str(place))
         found += [

@@ -6,7 +6,7 @@ A foreign file beside the LR scheduler's made Accelerate skip all custom state w
 
 from __future__ import annotations
 
-from ops.model import POINTER, Checkpoint, Finding, Pointer, Severity, Snapshot, Unknown
+from ops.model import Checkpoint, Finding, Pointer, Severity, Snapshot, Unknown
 
 
 def look(snapshot: Snapshot) -> tuple[Finding, ...]:
@@ -24,28 +24,29 @@ def look(snapshot: Snapshot) -> tuple[Finding, ...]:
 
 
 def _pointer(snapshot: Snapshot, checkpoints: tuple[Checkpoint, ...] | None) -> tuple[Finding, ...]:
-    pointer = snapshot.pointer
+    pointer, chosen = snapshot.pointer, snapshot.run.layout.chosen_by
     if isinstance(pointer, Unknown):
-        return (_broken(snapshot, Severity.UNKNOWN, f"{POINTER} could not be read: {pointer.reason}", None),)
+        return (_broken(snapshot, Severity.UNKNOWN, f"{chosen} could not be read: {pointer.reason}", None),)
     if not pointer.text and checkpoints == ():
         return ()
     problem = pointer.problem or _wrong(pointer, snapshot, checkpoints)
     if not problem:
         return ()
-    return (_broken(snapshot, Severity.CRITICAL, f"{POINTER}: {problem}. The next job will not resume", pointer),)
+    return (_broken(snapshot, Severity.CRITICAL, f"{chosen}: {problem}. The next job will not resume", pointer),)
 
 
 def _wrong(pointer: Pointer, snapshot: Snapshot, checkpoints: tuple[Checkpoint, ...] | None) -> str:
     if pointer.step is None:
         return "it names no checkpoint"
     if checkpoints is not None and pointer.step not in {c.step for c in checkpoints}:
-        return f"it names opt_step-{pointer.step}, which is not in {snapshot.run.dir}"
+        return f"it names {snapshot.run.layout.called(pointer.step)}, which is not in {snapshot.run.dir}"
     return ""
 
 
 def _broken(snapshot: Snapshot, severity: Severity, summary: str, pointer: Pointer | None) -> Finding:
     text = (f"it says {pointer.text!r}",) if pointer else ()
-    evidence = (str(snapshot.run.dir / POINTER), *text)
+    signs = tuple(str(s.path) for s in pointer.signs) if pointer else ()
+    evidence = (*(signs or (str(snapshot.run.dir),)), *text)
     actions = ("m4ops rewind --to latest",)
     return Finding("pointer-broken", severity, summary, evidence, runbook="pointer-broken", actions=actions)
 
@@ -58,7 +59,7 @@ def _incomplete(pointer: Pointer | Unknown, checkpoints: tuple[Checkpoint, ...])
     finding = Finding(
         kind="checkpoint-incomplete",
         severity=Severity.WARNING,
-        summary=f"the next resume takes opt_step-{target.step}, which is incomplete (or still being saved)",
+        summary=f"the next resume takes {target.name}, which is incomplete (or still being saved)",
         evidence=tuple(f"{target.path}: {problem}" for problem in target.problems),
         step=target.step,
         runbook="pointer-broken",

@@ -33,7 +33,7 @@ class ScaleLr(CheckpointEdit):
 
     def title(self, snapshot: Snapshot) -> str:
         which = "" if self.group is None else f" in group {self.group}"
-        return f"scale the LR of opt_step-{self.step(snapshot)} by {self.factor:g}{which}"
+        return f"scale the LR of {targets.name(snapshot, self.step(snapshot))} by {self.factor:g}{which}"
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         check_factor(self.factor)
@@ -58,7 +58,7 @@ class SetLr(CheckpointEdit):
     again: bool = False
 
     def title(self, snapshot: Snapshot) -> str:
-        return f"set the LR of opt_step-{self.step(snapshot)} to {self.lr:g}"
+        return f"set the LR of {targets.name(snapshot, self.step(snapshot))} to {self.lr:g}"
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         check_lr(self.lr)
@@ -105,7 +105,7 @@ def refuse_second(snapshot: Snapshot, checkpoint: Checkpoint, again: bool) -> No
         stands = change.status == "applied" and not change.undoes and change.time > saved
         if stands and _changed_lr(change.wish, step) and not again:
             raise Refused(
-                f"the LR of opt_step-{step} was already changed by change {change.id} ({change.title})",
+                f"the LR of {checkpoint.name} was already changed by change {change.id} ({change.title})",
                 str(snapshot.run.dir),
                 f"m4ops undo {change.id} takes that back; --again changes it once more on top",
             )
@@ -127,7 +127,7 @@ def scaled(checkpoint: Checkpoint, factor: float, group: int | None = None) -> t
     if not any(f.lr for f in files):
         known = {g for f in targets.states(checkpoint) for s in f.lr if (g := group_of(s.label)) is not None}
         raise BadInput(f"there is no parameter group {group}", hint=f"groups: {', '.join(map(str, sorted(known)))}")
-    patches = (PatchState(str(checkpoint.path / f.file), edits_of(f, lambda _f, v: v * factor)) for f in files)
+    patches = (PatchState(str(checkpoint.home / f.file), edits_of(f, lambda _f, v: v * factor)) for f in files)
     return tuple(p for p in patches if p.edits)
 
 
@@ -163,7 +163,7 @@ def current(checkpoint: Checkpoint) -> float:
             if site.label.endswith(ending):
                 return site.value
     raise Refused(
-        f"opt_step-{checkpoint.step} holds no LR",
+        f"{checkpoint.name} holds no LR",
         str(checkpoint.path),
         "with DeepSpeed's own schedulers the LR lives in ds_config",
     )
@@ -173,7 +173,7 @@ def _patches(checkpoint: Checkpoint, new: object) -> tuple[Action, ...]:
     files = [f for f in targets.states(checkpoint) if f.lr]
     if not files:
         current(checkpoint)
-    patches = (PatchState(str(checkpoint.path / f.file), edits_of(f, new)) for f in files)
+    patches = (PatchState(str(checkpoint.home / f.file), edits_of(f, new)) for f in files)
     return tuple(p for p in patches if p.edits)
 
 
@@ -254,8 +254,8 @@ def about_set(checkpoint: Checkpoint, lr: float) -> tuple[str, ...]:
 def about_pointer(snapshot: Snapshot, step: int) -> tuple[str, ...]:
     """A warning when the edited checkpoint is not the one that a resume takes."""
     pointer = snapshot.pointer
-    if pointer and pointer.step != step:
+    if pointer and pointer.step is not None and pointer.step != step:
         return (
-            f"a resume takes opt_step-{pointer.step}, not opt_step-{step}: this changes nothing until you rewind to it",
+            f"a resume takes {targets.name(snapshot, pointer.step)}, not {targets.name(snapshot, step)}: this changes nothing until you rewind to it",
         )
     return ()

@@ -22,7 +22,7 @@ class ResetOptimizer(CheckpointEdit):
     kind: ClassVar[str] = "reset-optimizer"
 
     def title(self, snapshot: Snapshot) -> str:
-        return f"fresh optimizer from opt_step-{self.step(snapshot)}"
+        return f"fresh optimizer from {targets.name(snapshot, self.step(snapshot))}"
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         return self.parked(snapshot, reset(snapshot, self.checkpoint(snapshot), ()))
@@ -50,13 +50,13 @@ def reset(snapshot: Snapshot, checkpoint: Checkpoint, lr_changes: tuple[Action, 
             )
         if not file.moments:
             continue
-        path = str(checkpoint.path / file.file)
+        path = str(checkpoint.home / file.file)
         patch = patches.pop(path, None)
-        name = f"opt_step-{checkpoint.step}-{file.file.replace('/', '-')}-{snapshot.now:.0f}"
+        name = f"{checkpoint.name}-{file.file.replace('/', '-')}-{snapshot.now:.0f}"
         aside = str(snapshot.run.dir / OPS_DIR / "originals" / name)
         rewrites.append(Rewrite(path, aside, file.fingerprint, zero=file.moments, edits=patch.edits if patch else ()))
     if not rewrites:
-        raise Refused(f"opt_step-{checkpoint.step} holds no optimizer moments to reset", str(checkpoint.path))
+        raise Refused(f"{checkpoint.name} holds no optimizer moments to reset", str(checkpoint.path))
     return (*patches.values(), *rewrites)
 
 

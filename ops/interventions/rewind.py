@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import ClassVar
 
 from ops.actions import Action, Folder, Move, WriteText
@@ -11,7 +10,7 @@ from ops.errors import BadInput, Refused
 from ops.interventions import evaluations, optimizer, parking, targets, wandb_run
 from ops.interventions import learning_rate as lr
 from ops.interventions.wish import Edit
-from ops.model import DISCARDED, POINTER, Checkpoint, Evals, Expectation, LogView, Snapshot
+from ops.model import DISCARDED, Checkpoint, Evals, Expectation, LogView, Pointer, Snapshot, Unknown
 from ops.pace import seconds_per_step
 from ops.plan import Cost
 
@@ -33,7 +32,9 @@ class Rewind(Edit):
         extra = [f"LR × {self.scale_lr:g}"] if self.scale_lr is not None else []
         extra += [f"LR = {self.set_lr:g}"] if self.set_lr is not None else []
         extra += ["fresh optimizer"] if self.reset_optimizer else []
-        return f"rewind to opt_step-{self._step(snapshot)}" + (" with " + ", ".join(extra) if extra else "")
+        return f"rewind to {targets.name(snapshot, self._step(snapshot))}" + (
+            " with " + ", ".join(extra) if extra else ""
+        )
 
     def inspects(self, snapshot: Snapshot) -> frozenset[int]:
         return frozenset({self._step(snapshot)})
@@ -41,6 +42,7 @@ class Rewind(Edit):
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         self._check()
         target = targets.resumable(snapshot, self._step(snapshot))
+        self._refuse_mixing(snapshot, target)
         edits = (
             *self._lr(snapshot, target),
             *self._wandb(target),
@@ -50,7 +52,7 @@ class Rewind(Edit):
         )
         if not edits and not parking.stops(snapshot, self.parking):
             raise Refused(
-                f"the run already resumes from opt_step-{target.step}, and nothing lies beyond it",
+                f"the run already resumes from {target.name}, and nothing lies beyond it",
                 str(snapshot.run.dir),
                 "m4ops status",
             )
@@ -64,7 +66,8 @@ class Rewind(Edit):
             if self.set_lr is None
             else lr.set_promise(snapshot, target, self.set_lr)
         )
-        return replace(promise, wandb_new=not self.keep_wandb_run, wandb_id=old)
+        known = target.infos is not None
+        return replace(promise, wandb_new=not self.keep_wandb_run if known else None, wandb_id=old)
 
     def cost(self, snapshot: Snapshot) -> Cost:
         return discarded_work(snapshot, self._step(snapshot))
@@ -107,18 +110,28 @@ class Rewind(Edit):
             )
         return optimizer.reset(snapshot, target, changes) if self.reset_optimizer else changes
 
+    def _refuse_mixing(self, snapshot: Snapshot, target: Checkpoint) -> None:
+        """Later checkpoints cannot stay where a resume takes the last one."""
+        pointer = snapshot.pointer
+        if self.keep_discarded and isinstance(pointer, Pointer) and pointer.rule != "named":
+            raise BadInput(
+                f"a resume takes {snapshot.run.layout.chosen_by}: while later checkpoints stay it never takes {target.name}",
+                hint="without --keep-discarded they move to discarded/",
+            )
+
     def _wandb(self, target: Checkpoint) -> tuple[Action, ...]:
-        return () if self.keep_wandb_run else wandb_run.emptied(target)
+        return () if self.keep_wandb_run or target.infos is None else wandb_run.emptied(target)
 
 
 def pointed_at(snapshot: Snapshot, target: Checkpoint) -> tuple[Action, ...]:
-    """The pointer names the target, in the style it was written in (the same parent path), without a newline."""
+    """Every sign of the layout says what makes a resume take the target; nothing where a rule alone decides."""
     pointer = snapshot.pointer
-    if pointer and not pointer.problem and pointer.step == target.step:
+    if isinstance(pointer, Unknown):
+        raise Refused(f"what a resume takes is UNKNOWN: {pointer.reason}", str(snapshot.run.dir))
+    if not pointer.problem and pointer.step == target.step:
         return ()
-    parent = PurePath(pointer.text.strip()).parent if pointer and not pointer.problem else snapshot.run.dir
-    before = pointer.text if pointer and pointer.problem != "missing" else None
-    return (WriteText(str(snapshot.run.dir / POINTER), before, str(parent / target.path.name)),)
+    pairs = zip(pointer.signs, target.signs, strict=True)
+    return tuple(WriteText(str(sign.path), sign.text, says, points=True) for sign, says in pairs if sign.text != says)
 
 
 def moves(snapshot: Snapshot, step: int) -> tuple[Action, ...]:
@@ -129,7 +142,7 @@ def moves(snapshot: Snapshot, step: int) -> tuple[Action, ...]:
     base = snapshot.run.dir / DISCARDED
     home = base / f"exp_{evaluations.experiment(snapshot)}"
     folders = () if "" in snapshot.folders else (Folder(str(base)),)
-    return (*folders, Folder(str(home)), *(Move(str(c.path), str(home / c.path.name)) for c in beyond))
+    return (*folders, Folder(str(home)), *(Move(str(p), str(home / p.name)) for c in beyond for p in c.parts))
 
 
 def trimmed(snapshot: Snapshot, step: int) -> tuple[Action, ...]:

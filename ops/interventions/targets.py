@@ -11,7 +11,9 @@ def known(snapshot: Snapshot) -> tuple[Checkpoint, ...]:
     if isinstance(snapshot.checkpoints, Unknown):
         raise Refused(f"the checkpoints are UNKNOWN: {snapshot.checkpoints.reason}", str(snapshot.run.dir))
     if not snapshot.checkpoints:
-        raise Refused("there is no checkpoint", f"no opt_step-N in {snapshot.run.dir}", "m4ops status")
+        raise Refused(
+            "there is no checkpoint", f"no {snapshot.run.layout.pattern} in {snapshot.run.dir}", "m4ops status"
+        )
     return snapshot.checkpoints
 
 
@@ -22,8 +24,8 @@ def pointed(snapshot: Snapshot) -> int:
         raise Refused(f"the pointer is UNKNOWN: {pointer.reason}")
     if pointer.problem or pointer.step is None:
         raise Refused(
-            f"latest_opt_step_dir is broken: {pointer.problem or 'it names no step'}",
-            str(snapshot.run.dir / "latest_opt_step_dir"),
+            f"{snapshot.run.layout.chosen_by} is broken: {pointer.problem or 'it names no step'}",
+            str(pointer.signs[0].path if pointer.signs else snapshot.run.dir),
             "m4ops rewind --to latest mends it, or name the step",
         )
     return pointer.step
@@ -59,7 +61,7 @@ def resumable(snapshot: Snapshot, step: int) -> Checkpoint:
     found = next((c for c in checkpoints if c.step == step), None)
     if found is None:
         near = sorted(sorted((c.step for c in checkpoints if c.complete), key=lambda s: abs(s - step))[:4])
-        gone = [f for f in snapshot.folders if f.endswith(f"/opt_step-{step}")]
+        gone = [f for f in snapshot.folders if f.endswith(f"/{snapshot.run.layout.called(step)}")]
         hint = (
             f"it was moved to discarded/{gone[0]} by an earlier rewind (m4ops history)" if gone else "m4ops checkpoints"
         )
@@ -70,13 +72,13 @@ def resumable(snapshot: Snapshot, step: int) -> Checkpoint:
         )
     if found.problems:
         raise Refused(
-            f"opt_step-{step} cannot be resumed from: " + "; ".join(found.problems),
+            f"{found.name} cannot be resumed from: " + "; ".join(found.problems),
             str(found.path),
             "m4ops checkpoints lists the complete ones",
         )
     if found.stray:
         raise Refused(
-            f"opt_step-{step} holds files that no contract names: {', '.join(found.stray)}; "
+            f"{found.name} holds files that no contract names: {', '.join(found.stray)}; "
             "old Accelerate then silently skips the scheduler's state",
             str(found.path),
             "move them out of the checkpoint first",
@@ -84,12 +86,16 @@ def resumable(snapshot: Snapshot, step: int) -> Checkpoint:
     return found
 
 
+def name(snapshot: Snapshot, step: int) -> str:
+    """What a checkpoint is called, there or not."""
+    found = (c.name for c in snapshot.checkpoints or () if c.step == step)
+    return next(found, snapshot.run.layout.called(step))
+
+
 def states(checkpoint: Checkpoint) -> tuple[StateFile, ...]:
     """The state files of an inspected checkpoint. Raises Refused when they could not be read."""
     if isinstance(checkpoint.states, Unknown):
-        raise Refused(
-            f"the state of opt_step-{checkpoint.step} is UNKNOWN: {checkpoint.states.reason}", str(checkpoint.path)
-        )
+        raise Refused(f"the state of {checkpoint.name} is UNKNOWN: {checkpoint.states.reason}", str(checkpoint.path))
     return checkpoint.states
 
 

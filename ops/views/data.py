@@ -48,7 +48,7 @@ def dumps(data: Mapping[str, Any]) -> str:
 def status_json(snapshot: Snapshot, findings: Sequence[Finding]) -> Data:
     """`m4ops.status/1`: one run at one instant.
 
-    - `schema`; `run`: {`name`, `dir`}; `time`: of the look; `user`: who looked
+    - `schema`; `run`: {`name`, `dir`, `layout`}; `time`: of the look; `user`: who looked
     - `verdict`: `OK`, `WARNING`, `CRITICAL` or `UNKNOWN`: the worst of all that follows
     - `jobs`: list of {`id`, `array_id`, `task`, `raw_id`, `state`, `held`, `running`, `pending`, `reason`,
       `meaning` (of the reason, in words), `name`, `user`, `nodes`, `node_count`, `start` (expected, while
@@ -214,7 +214,7 @@ def plan_json(plan: plans.Plan) -> Data:
 def _head(view: str, snapshot: Snapshot) -> Data:
     return {
         "schema": f"m4ops.{view}/1",
-        "run": {"name": snapshot.run.name, "dir": snapshot.run.dir},
+        "run": {"name": snapshot.run.name, "dir": snapshot.run.dir, "layout": snapshot.run.layout.name},
         "time": words.iso(snapshot.now),
         "user": snapshot.user,
     }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import PurePath
 
 from ops.actions import Action, Folder, Move, PatchState, Rewrite, Schedule, SetJson, Submit, WaitFor, WriteText
-from ops.model import POINTER, Expectation
+from ops.model import Expectation
 from ops.plan import Cost, Plan
 from ops.views import words
 from ops.views.words import clean, paint
@@ -72,7 +71,7 @@ def _groups(plan: Plan) -> Iterator[tuple[str, list[tuple[int, Action]]]]:
 
 def _heading(action: Action) -> str:
     match action:
-        case WriteText() if PurePath(action.path).name == POINTER:
+        case WriteText(points=True):
             return "where the next job resumes"
         case Schedule() | Submit() | WaitFor() | WriteText(before="" | None, after="" | None):
             return "jobs and switches"

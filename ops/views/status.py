@@ -64,7 +64,7 @@ def pointer_problem(snapshot: Snapshot, pointer: Pointer) -> str | Unknown:
         return Unknown(f"its checkpoint could not be looked at: {snapshot.checkpoints.reason}")
     target = next((c for c in snapshot.checkpoints if c.step == pointer.step), None)
     if target is None:
-        return f"there is no opt_step-{pointer.step}"
+        return f"there is no {snapshot.run.layout.called(pointer.step)}"
     return "; ".join(target.problems)
 
 
@@ -80,7 +80,7 @@ def _headline(snapshot: Snapshot, findings: Sequence[Finding], color: bool, widt
     told = f"{paint(badge, words.SEVERITY_STYLE[worst], color)}  {paint(name, 'bold', color)}  {tally}"
     return [
         told + " " * gap + when,
-        paint(clean(str(snapshot.run.dir)), "dim", color),
+        paint(f"{clean(str(snapshot.run.dir))} · {snapshot.run.layout.name} layout", "dim", color),
     ]
 
 

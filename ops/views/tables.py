@@ -93,9 +93,15 @@ def parse_score(text: str) -> dict[str, float]:
 def _checkpoint_cells(checkpoint: Checkpoint, now: float) -> tuple[str, ...]:
     saved = words.ago(now - checkpoint.saved) if checkpoint.saved is not None else "UNKNOWN"
     size = words.size(checkpoint.size) if checkpoint.size is not None else "UNKNOWN"
-    wandb = "UNKNOWN" if isinstance(checkpoint.wandb_id, Unknown) else clean(checkpoint.wandb_id) or "a new one"
+    wandb = _wandb(checkpoint.wandb_id)
     state = "complete" if checkpoint.complete else "UNUSABLE"
     return (str(checkpoint.step), state, saved, size, wandb, clean(" ".join(checkpoint.markers)))
+
+
+def _wandb(known: str | Unknown | None) -> str:
+    if known is None:
+        return "-"
+    return "UNKNOWN" if isinstance(known, Unknown) else clean(known) or "a new one"
 
 
 def _checkpoint_row(row: str, checkpoint: Checkpoint, snapshot: Snapshot, color: bool) -> str:
@@ -112,7 +118,7 @@ def _pointer_lines(snapshot: Snapshot, found: Sequence[Checkpoint], color: bool)
     if pointer.problem:
         return [f"pointer  {paint('BROKEN', 'bad', color)}: {clean(pointer.problem)}"]
     if pointer.step not in {c.step for c in found}:
-        return [f"pointer  {paint('BROKEN', 'bad', color)}: there is no opt_step-{pointer.step}"]
+        return [f"pointer  {paint('BROKEN', 'bad', color)}: there is no {snapshot.run.layout.called(pointer.step)}"]
     return []
 
 

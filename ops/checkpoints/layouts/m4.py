@@ -10,8 +10,9 @@ import os
 import re
 from pathlib import Path
 
-from ops.model import FINISHED, POINTER, RESUME_INFOS, Checkpoint, Pointer, Run, Unknown
+from ops.model import FINISHED, M4, POINTER, RESUME_INFOS, Checkpoint, Pointer, Run, Sign, Unknown
 
+LAYOUT = M4
 NAME = re.compile(r"opt_step-(\d+)")
 INFO_KEYS = ("train_logs", "wandb_run_id", "seed", "resume_opt_step", "resume_epoch", "gbs_running")
 """The keys a resume reads; one missing ends the job (`vision/m4/training/config.py`)."""
@@ -29,19 +30,33 @@ LOOKED_INTO = 1 << 20
 """Bytes of a state file up to which its tree is read, not its structure alone: schedulers are that small."""
 
 
+def mine(folder: Path, names: frozenset[str]) -> bool:
+    """`latest_opt_step_dir`, or an `opt_step-N`."""
+    return POINTER in names or any(NAME.fullmatch(n) for n in names)
+
+
+def home(run_dir: Path) -> Path:
+    """The folder in which the checkpoints lie."""
+    return run_dir
+
+
 def pointer(run: Run) -> Pointer | Unknown:
     """What `latest_opt_step_dir` says. A problem is what ends the next job (or starts it elsewhere)."""
+    return _pointer(run.dir)
+
+
+def _pointer(save_dir: Path) -> Pointer | Unknown:
+    file = save_dir / POINTER
     try:
-        raw = (run.dir / POINTER).read_bytes()
+        text = file.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
-        return Pointer("", None, "missing")
+        return Pointer("", None, "missing", signs=(Sign(file, None),))
     except OSError as error:
-        return Unknown(f"{run.dir / POINTER}: {error.strerror}")
-    text = raw.decode("utf-8", "surrogateescape")
-    return Pointer(text, *_pointed(run, text))
+        return Unknown(f"{file}: {error.strerror}")
+    return Pointer(text, *_pointed(save_dir, text), signs=(Sign(file, text),))
 
 
-def _pointed(run: Run, text: str) -> tuple[int | None, str]:
+def _pointed(save_dir: Path, text: str) -> tuple[int | None, str]:
     said = text.strip()
     match = NAME.fullmatch(os.path.basename(said.rstrip("/")))
     step = int(match.group(1)) if match else None
@@ -51,23 +66,35 @@ def _pointed(run: Run, text: str) -> tuple[int | None, str]:
         return step, "a relative path: it depends on the folder the job starts in"
     if not os.path.isdir(said):
         return step, "names a folder that does not exist"
-    if os.path.dirname(os.path.realpath(said)) != os.path.realpath(run.dir):
+    if os.path.dirname(os.path.realpath(said)) != os.path.realpath(save_dir):
         return step, "names a folder outside this SAVE_DIR"
     return step, "" if match else "names no opt_step-N"
 
 
-def read(run: Run, inspect: frozenset[int] = frozenset()) -> tuple[Checkpoint, ...] | Unknown:
-    """Every `opt_step-N`, by step. Those in `inspect` are looked into: structure of each file, keys, ranks."""
+def read(folder: Path, inspect: frozenset[int] = frozenset()) -> tuple[Checkpoint, ...] | Unknown:
+    """Every `opt_step-N`, by step. Those in `inspect` are looked into: structure of each file, keys, ranks.
+
+    The pointer is to name one as it names one now: by the same parent path.
+    """
     try:
-        with os.scandir(run.dir) as listing:
+        with os.scandir(folder) as listing:
             entries = [e for e in listing if NAME.fullmatch(e.name) and e.is_dir()]
     except OSError as error:
-        return Unknown(f"{run.dir}: {error.strerror}")
+        return Unknown(f"{folder}: {error.strerror}")
+    now = _pointer(folder)
+    parent = os.path.dirname(now.text.strip().rstrip("/")) if now and not now.problem else str(folder)
     found = [(int(e.name.split("-")[1]), Path(e.path)) for e in entries]
-    return tuple(_checkpoint(step, path, step in inspect) for step, path in sorted(found))
+    return tuple(_checkpoint(step, path, step in inspect, parent) for step, path in sorted(found))
 
 
-def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
+def state_files(checkpoint: Path) -> tuple[Path, ...]:
+    """The files from which a resume takes LR, optimizer and scheduler. Raises StateError."""
+    from ops.checkpoints import lr
+
+    return lr.state_files(checkpoint)
+
+
+def _checkpoint(step: int, path: Path, deep: bool, parent: str) -> Checkpoint:
     names = _names(path)
     infos, wandb, wrong = _infos(path, step)
     problems = [] if FINISHED in names else [f"{FINISHED} is missing: the save did not end"]
@@ -90,6 +117,7 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
         size=_size(path) if deep else None,
         infos=infos,
         wandb_id=wandb,
+        signs=(f"{parent}/{path.name}",),
     )
 
 
