@@ -167,9 +167,11 @@ def evaluation(run: Path, step: int, shots: int) -> str:
     return json.dumps(line, ensure_ascii=False) + "\n"
 
 
-def progress(step: int, loss: float, lr: float = LR, first: int = FIRST - 5, ago: float = 0.0) -> str:
-    """One progress line as m4 writes it; `ago` in seconds."""
-    minutes, seconds = divmod((step - first) * SECONDS_A_STEP, 60)
+def progress(
+    step: int, loss: float, lr: float = LR, first: int = FIRST - 5, ago: float = 0.0, more: float = 0.0
+) -> str:
+    """One progress line as m4 writes it; `ago` in seconds, `more` those that the job lost."""
+    minutes, seconds = divmod((step - first) * SECONDS_A_STEP + int(more), 60)
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - ago))
     return (
         f"[{moment}] iteration: {step:>6}/{TOTAL} {100 * step / TOTAL:>3.0f}% | "
@@ -178,13 +180,19 @@ def progress(step: int, loss: float, lr: float = LR, first: int = FIRST - 5, ago
     )
 
 
-def train(page: Page, last: int = LAST, rise_at: int = 0, rate: float = 0.0, ago: float = 60.0) -> None:
-    """The log up to `last`; from `rise_at` on the loss climbs to 7.2."""
+def train(
+    page: Page, last: int = LAST, rise_at: int = 0, rate: float = 0.0, ago: float = 60.0, slow_at: int = TOTAL
+) -> None:
+    """The log up to `last`; from `rise_at` on the loss climbs to 7.2, from `slow_at` on a step takes a fifth longer."""
     noise = random.Random(190)
     for step in range(FIRST, last + 1, 5):
         climbed = 1 - 0.5 ** ((step - rise_at) / rate) if rise_at and step > rise_at else 0.0
         loss = 1.7 + 5.5 * climbed + noise.gauss(0, 0.01)
-        page.write(progress(step, loss, ago=ago + (last - step) * SECONDS_A_STEP))
+        page.write(
+            progress(
+                step, loss, ago=ago + (last - step) * SECONDS_A_STEP, more=0.2 * SECONDS_A_STEP * max(0, step - slow_at)
+            )
+        )
         if step in STEPS:
             page.write(f"** Saving finished at `{page.run}/opt_step-{step}` **")
             page.infos(step, train_logs={"per_token_loss": 1.7 + 5.5 * climbed})
@@ -280,6 +288,24 @@ def silent(page: Page) -> None:
         for task in [t for t in table.tasks.values() if t.state == "RUNNING"]:
             table.put(replace(task, start=time.time() - age - long, submit=time.time() - age - long))
     os.utime(page.log, (time.time() - age, time.time() - age))
+
+
+@kind
+def saving_late(page: Page) -> None:
+    """The save at step 16250 was torn, and task 1 trains on."""
+    train(page, last=16600)
+    (page.run / "opt_step-16250" / "finished-saving").unlink()
+    (page.run / "latest_opt_step_dir").write_text(str(page.run / "opt_step-16000"))
+    page.submit(command="sleep 600")
+    wait_for(page.running, "a running task")
+
+
+@kind
+def slowed(page: Page) -> None:
+    """Since step 16000 a step takes a fifth longer; task 1 runs."""
+    train(page, slow_at=16000)
+    page.submit(command="sleep 600")
+    wait_for(page.running, "a running task")
 
 
 @kind

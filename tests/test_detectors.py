@@ -562,7 +562,7 @@ def test_a_stray_file(where: int, severity: int) -> None:
 
 PAGES = {
     "loss-diverges", "loss-spikes", "node-failure", "job-not-in-queue", "log-stalled", "undo", "lr-mismatch",
-    "pointer-broken",
+    "pointer-broken", "save-late", "slow-down",
 }  # fmt: skip
 TROUBLES: dict[str, Callable[[], tuple[Finding, ...]]] = {
     "lines": lambda: found(*story()),

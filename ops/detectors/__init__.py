@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from ops.detectors import attempt, checkpoint, gradients, incident, loss, lr, nan, queue, stall
+from ops.detectors import (
+    attempt,
+    checkpoint,
+    gradients,
+    incident,
+    lateness,
+    loss,
+    lr,
+    nan,
+    queue,
+    room,
+    slowness,
+    stall,
+)
 from ops.model import Finding, LogEvent, LogView, Sample, Severity, Snapshot
 
 
@@ -32,8 +45,16 @@ STREAM: Mapping[str, Callable[[Mapping[str, Any]], Stream]] = {
     "incident": incident.Incidents,
     "lr": lr.Rates,
     "gradients": gradients.Gradients,
+    "slowness": slowness.Slowness,
 }
-LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (queue.look, attempt.look, stall.look, checkpoint.look)
+LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (
+    queue.look,
+    attempt.look,
+    stall.look,
+    checkpoint.look,
+    lateness.look,
+    room.look,
+)
 
 WORST = (Severity.CRITICAL, Severity.UNKNOWN, Severity.WARNING, Severity.OK)
 
