@@ -89,3 +89,10 @@ def test_a_table_without_losses_is_refused(tmp_path: Path, name: str, text: str)
     done = CliRunner().invoke(cli, ["replay", str(tmp_path / name)])
     assert done.exit_code == 1
     assert name in str(done.exception)
+
+
+def test_a_log_that_begins_with_a_blow_up_is_no_noise(tmp_path: Path) -> None:
+    """The first rows that are known are the last ones before it: a rise without a step back is none of chance."""
+    (spike,) = replay(write(tmp_path, "log", [2.0, 2.1, 2.3, 2.8, 3.4]))
+    assert (spike["kind"], spike["row"]) == ("loss-spike", 4)
+    assert not replay(write(tmp_path, "log", [2.0, 2.8, 2.3, 3.1, 2.2, 2.9, 2.1, 2.4, 2.8, 2.0]))

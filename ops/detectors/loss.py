@@ -28,6 +28,8 @@ NEAR, NOISE, LATEST, SLOW, PAST = 15, 240, 40, 40, 400
 """Rows: of the level, of the noise, of its latest part, of the slow test's median, of its earlier medians."""
 GUARD = 20
 """Rows of a run before anything but the comparison with its first loss is judged."""
+CLIMB = 4
+"""Rises one after the other that are no noise, young as the run is."""
 LAG = 10
 """Rows until a row counts as noise."""
 WAIT = 20
@@ -258,12 +260,16 @@ def _accept(memory: Losses, loss: float, level: float) -> None:
 
 
 def _above_first(memory: Losses, loss: float) -> bool:
-    """While the noise is not known yet: three rows of six above 1.25 × the run's first loss, and no mere jitter."""
+    """While the noise is not known yet: three rows of six above 1.25 × the run's first loss and no mere jitter, or four
+    rises one after the other to 1.5 × of it."""
     first = memory.first or 0.0
     jitter = median([abs(b - a) for a, b in pairwise(memory.near.values)] or [0.0])
     memory.flags = [*memory.flags, first > 0 and loss - first > max(0.25 * first, 6 * jitter)][-6:]
-    if sum(memory.flags) >= 3:
-        onset = len(memory.flags) - 1 - memory.flags.index(True)
+    last = [*list(memory.near.values)[-CLIMB:], loss]
+    climbs = len(last) > CLIMB and loss > 1.5 * first > 0 and all(a < b for a, b in pairwise(last))
+    if sum(memory.flags) >= 3 or climbs:
+        high = memory.flags if any(memory.flags) else [value > 1.25 * first for value in last]
+        onset = len(high) - 1 - high.index(True)
         memory.fast = memory.begin(onset, first, 0.25 * first, loss)
         memory.fast.young = memory.begun[0] <= 2 * (memory.begun[1] - memory.begun[0])
         return True
