@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from ops.placement import Placement
@@ -216,6 +216,10 @@ class StateFile:
     lr: tuple[LrSite, ...] = ()
     moments: tuple[Span, ...] | Unknown = ()
     """Unknown: this optimizer's state cannot be zeroed safely."""
+    counters: tuple[LrSite, ...] = ()
+    """By which its schedulers count their steps."""
+    scheduler: Mapping[str, Any] | None = None
+    """The state of the one scheduler it holds, as plain values."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from struct import unpack
 from typing import Any
 
+from ops import schedules
 from ops.checkpoints import lr
 from ops.checkpoints.pickle_walk import Call, Int
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, TorchFile, extents, opened, read
@@ -30,25 +31,6 @@ _CODES = {
     "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 MASTERS = ("fp32_flat_groups", "single_partition_of_fp32_groups")
-_SCHEDULERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("SequentialLR", ("_schedulers", "_milestones")),
-    ("ChainedScheduler", ("_schedulers",)),
-    ("LambdaLR or MultiplicativeLR", ("lr_lambdas",)),
-    ("GreedyLR", ("patience", "num_good_epochs", "min_lrs")),
-    ("ReduceLROnPlateau", ("patience", "min_lrs")),
-    ("OneCycleLR", ("_schedule_phases",)),
-    ("CyclicLR", ("max_lrs", "total_size")),
-    ("CosineAnnealingWarmRestarts", ("T_0", "T_i")),
-    ("CosineAnnealingLR", ("T_max",)),
-    ("SWALR", ("anneal_epochs",)),
-    ("StepLR", ("step_size", "gamma")),
-    ("MultiStepLR", ("milestones", "gamma")),
-    ("LinearLR", ("start_factor", "end_factor")),
-    ("ConstantLR", ("factor", "total_iters")),
-    ("PolynomialLR", ("power", "total_iters")),
-    ("ExponentialLR", ("gamma",)),
-    ("DeepSpeed's own scheduler", ("last_batch_iteration",)),
-)  # fmt: skip
 _OPTIMIZERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("NAdam", frozenset({"exp_avg", "exp_avg_sq", "mu_product"})),
     ("Adafactor", frozenset({"exp_avg_sq_row"})),
@@ -142,7 +124,7 @@ def trees(checkpoint: Path) -> tuple[dict[Path, TorchFile], tuple[str, ...]]:
 
 def scheduler_kind(state: Mapping[Any, Any]) -> str:
     """The class that saves such fields; with the ones inside it, where it holds others."""
-    name = next((n for n, fields in _SCHEDULERS if all(f in state for f in fields)), "a scheduler m4ops does not know")
+    name = schedules.kind(state) or "a scheduler m4ops does not know"
     inside = state.get("_schedulers")
     if isinstance(inside, list | tuple):
         return f"{name}({', '.join(scheduler_kind(s) for s in inside if isinstance(s, dict))})"

@@ -18,7 +18,7 @@ from struct import pack, unpack
 from typing import Any
 
 from ops.checkpoints.patch import Splice, rebuilt_bytes, with_crc
-from ops.checkpoints.pickle_walk import Float, Int, opcode_end
+from ops.checkpoints.pickle_walk import Call, Float, Int, opcode_end
 from ops.checkpoints.torchfile import (
     ITEMSIZE,
     NumpyFloat,
@@ -31,6 +31,7 @@ from ops.checkpoints.torchfile import (
 )
 from ops.checkpoints.torchzip import read_at
 from ops.model import LrSite
+from ops.schedules import COUNTERS, edited
 
 SCHEDULER_FIELDS = ("base_lrs", "_last_lr", "eta_min", "min_lrs", "max_lrs", "default_min_lr", "_init_lrs")
 PLATEAU_FIELDS = ("eps",)
@@ -50,7 +51,7 @@ class NotSameLength(StateError):
 def lr_sites(checkpoint_dir: Path) -> tuple[LrSite, ...]:
     """Every LR in every state file of every rank, each place once.
 
-    StateError when a file is torn, or when the LR is in none of them (DeepSpeed's own schedulers).
+    StateError when a file is torn. Of DeepSpeed's own schedulers no LR is in any of them: it comes from ds_config.
     """
     found: list[LrSite] = []
     for path in state_files(checkpoint_dir):
@@ -77,22 +78,41 @@ def state_files(checkpoint_dir: Path) -> tuple[Path, ...]:
 
 def file_sites(path: Path, name: str = "") -> tuple[LrSite, ...]:
     """Every LR of one state file, by label; `name` is what the sites call the file."""
-    return _sites(read(path), name or path.name)
+    return sites_of(read(path), name or path.name)
 
 
-def scheduler_step(checkpoint_dir: Path) -> int | None:
-    """How often the first scheduler was stepped (`last_epoch`); None if no torch scheduler was saved.
+def sites_of(file: TorchFile, name: str) -> tuple[LrSite, ...]:
+    """Every LR of a file that was read."""
+    found: dict[int, LrSite] = {}
+    try:
+        for label, node in _values(file.path.name, file.tree):
+            kind, offset, value = _place(file, label, node)
+            found.setdefault(offset, LrSite(name, label, value, kind, offset))
+    except ValueError as error:
+        raise StateError(str(error), str(file.path)) from error
+    return tuple(found.values())
 
-    Not always the optimizer step: Accelerate steps a prepared scheduler once for every process.
-    """
-    for path in state_files(checkpoint_dir):
-        if _OPTIMIZER_FILE.fullmatch(path.name) or "optim_states" in path.name:
-            continue
-        for _, state in _schedulers(*_scheduler_root(path.name, read(path).tree)):
-            for key, ahead in (("last_epoch", 0), ("_step_count", 1)):
-                if isinstance(state.get(key), Int):
-                    return int(state[key]) - ahead
-    return None
+
+def counters_of(file: TorchFile, name: str) -> tuple[LrSite, ...]:
+    """Every number by which the schedulers of a file count their steps."""
+    found = []
+    for label, state in schedulers(file.path.name, file.tree):
+        for key in COUNTERS:
+            if isinstance(node := state.get(key), Int | Float):
+                kind = "count" if isinstance(node, Int) else "float64"
+                found.append(LrSite(name, f"{label}.{key}".lstrip("."), float(node), kind, node.at))
+    return tuple(found)
+
+
+def scheduler_of(file: TorchFile) -> dict[str, Any] | None:
+    """The state of the one scheduler that a file holds, as plain values; None where it holds none, or several."""
+    found = [(label, state) for label, state in schedulers(file.path.name, file.tree) if "_schedulers[" not in label]
+    if len(found) != 1 or found[0][0] not in ("", "lr_scheduler"):
+        return None
+    (label, state) = found[0]
+    values = [(s.label.removeprefix(f"{label}."), s.value) for s in sites_of(file, "")]
+    plain: dict[str, Any] = _plain(state)
+    return edited(plain, values)  # an LR that is kept as a tensor
 
 
 def edit(path: Path, edits: Edits) -> tuple[Splice, ...]:
@@ -123,13 +143,13 @@ def rebuilt(path: Path, edits: Edits) -> bytes:
 
 def as_stored(kind: str, value: float) -> float:
     """`value` as a site of this kind keeps it: rounded to its type."""
-    return value if kind in ("float64", "int") else _unpacked(kind, _packed(kind, value))
+    return value if kind in ("float64", "int", "count") else _unpacked(kind, _packed(kind, value))
 
 
 def changes_of(path: Path, edits: Edits) -> tuple[TorchFile, tuple[Splice, ...]]:
     """The file, and the value bytes alone that the edits change."""
     file = read(path)
-    now = {site.label: site for site in _sites(file, path.name)}
+    now = {site.label: site for site in (*sites_of(file, path.name), *counters_of(file, path.name))}
     found = []
     with opened(path) as fd:
         for site, value in edits:
@@ -164,17 +184,6 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
-def _sites(file: TorchFile, name: str) -> tuple[LrSite, ...]:
-    found: dict[int, LrSite] = {}
-    try:
-        for label, node in _values(file.path.name, file.tree):
-            kind, offset, value = _place(file, label, node)
-            found.setdefault(offset, LrSite(name, label, value, kind, offset))
-    except ValueError as error:
-        raise StateError(str(error), str(file.path)) from error
-    return tuple(found.values())
-
-
 def _values(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
     """Label and node of every LR in the tree of a file of that name."""
     for label, state in [] if _SCHEDULER_FILE.fullmatch(name) else optimizer_states(tree):
@@ -182,7 +191,7 @@ def _values(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
             _refuse_relative(name, group)
             for field in GROUP_FIELDS:
                 yield from _numbers(f"{label}.param_groups[{index}].{field}", group.get(field))
-    for label, state in _schedulers(*_scheduler_root(name, tree)):
+    for label, state in schedulers(name, tree):
         for field in SCHEDULER_FIELDS + (PLATEAU_FIELDS if "min_lrs" in state else ()):
             yield from _numbers(f"{label}.{field}".lstrip("."), state.get(field))
 
@@ -197,30 +206,11 @@ def _refuse_relative(name: str, group: Mapping[Any, Any]) -> None:
         )
 
 
-def _scheduler_root(name: str, tree: Any) -> tuple[str, Any]:
-    """Where schedulers are looked for. StateError for DeepSpeed's own, whose LR is in no file."""
-    if _SCHEDULER_FILE.fullmatch(name):
-        label, root = "", tree
-    else:
-        label, root = "lr_scheduler", tree.get("lr_scheduler") if isinstance(tree, dict) else None
-    if isinstance(root, dict) and "last_batch_iteration" in root and not _is_scheduler(root):
-        raise StateError(
-            "DeepSpeed's own scheduler: the LR comes from ds_config, and the checkpoint holds only its step",
-            name,
-            'change "scheduler": {"params": …} in the ds_config of the next job',
-        )
-    return label, root
-
-
-def _is_scheduler(node: Mapping[Any, Any]) -> bool:
-    return not node.keys().isdisjoint(("base_lrs", "_last_lr", "_schedulers")) or (
-        "last_epoch" in node and "min_lrs" in node
-    )
-
-
-def _schedulers(label: str, root: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
-    """Each scheduler's state dict under `root`, the outer before the inner, each once."""
-    todo, seen = [(label, root)], set()
+def schedulers(name: str, tree: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
+    """Label and state dict of each scheduler in a file of that name, the outer before the inner, each once."""
+    todo, seen = [("", tree)], set()
+    if not holds_scheduler(name):
+        todo = [("lr_scheduler", tree.get("lr_scheduler") if isinstance(tree, dict) else None)]
     while todo:
         label, node = todo.pop()
         if not isinstance(node, dict | list | tuple) or id(node) in seen:
@@ -234,6 +224,30 @@ def _schedulers(label: str, root: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
         else:
             inside = [(f"{label}[{i}]", v) for i, v in enumerate(node)]
         todo += reversed(inside)
+
+
+def _plain(node: Any) -> Any:
+    """Symbols as values: a Counter is the mapping it was called with, any other is its name."""
+    match node:
+        case dict():
+            return {_plain(k): _plain(v) for k, v in node.items()}
+        case list() | tuple():
+            return [_plain(v) for v in node]
+        case bool() | None:
+            return node
+        case int() | float():
+            return int(node) if isinstance(node, int) else float(node)
+        case str():
+            return str(node)
+        case Call(args=(dict() as inside, *_)):
+            return _plain(inside)
+    return repr(node)
+
+
+def _is_scheduler(node: Mapping[Any, Any]) -> bool:
+    return not node.keys().isdisjoint(("base_lrs", "_last_lr", "_schedulers", "last_batch_iteration")) or (
+        "last_epoch" in node and "min_lrs" in node
+    )
 
 
 def _numbers(label: str, node: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -272,7 +286,7 @@ _INTS = {b"K": (1, False), b"M": (2, False), b"J": (4, True)}
 def _change(fd: int, now: LrSite, site: LrSite, value: float) -> Splice:
     """Raises ValueError when the site no longer holds its value, or the new one is none."""
     for number in (site.value, value):
-        if not math.isfinite(number) or number < 0:
+        if not math.isfinite(number) or (number < 0 and site.label.rpartition(".")[2] not in COUNTERS):
             raise ValueError(f"{number} is no learning rate ({site.label})")
     kind = site.kind if {site.kind, now.kind} <= {"int", "float64"} else now.kind
     old = _old_bytes(fd, now)
@@ -294,8 +308,8 @@ def _encoded(kind: str, value: float, old: bytes) -> bytes:
         return _packed(kind, value)
     if kind.startswith("numpy-"):
         return _blob(old[:1], _packed(kind, value))
-    if kind == "int" and value == int(value):
-        return _int(int(value), old[:1])
+    if kind in ("int", "count") and value == int(value):
+        return _int(int(value), old[:1] if kind == "int" else b"")
     return b"G" + pack(">d", value)
 
 
@@ -303,9 +317,9 @@ def _int(value: int, like: bytes) -> bytes:
     """An int opcode: the one there is, else the shortest, as pickle writes it."""
     for code in (like, *_INTS):
         width, signed = _INTS.get(code, (0, False))
-        if width and value < 1 << (8 * width - signed):
-            return code + value.to_bytes(width, "little")
-    body = value.to_bytes(value.bit_length() // 8 + 1, "little")
+        if width and -signed << 8 * width - 1 <= value < 1 << 8 * width - signed:
+            return code + value.to_bytes(width, "little", signed=signed)
+    body = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
     return b"\x8a" + bytes([len(body)]) + body
 
 

@@ -38,7 +38,11 @@ def moment_ranges(path: Path) -> tuple[Span, ...]:
 
     StateError for a state that is not known to start at zero, and for a storage that holds more than moments.
     """
-    file = read(path)
+    return ranges_of(read(path))
+
+
+def ranges_of(file: TorchFile) -> tuple[Span, ...]:
+    """The same of a file that was read."""
     return _ranges(file, _moments(file))
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ops.checkpoints import lr, moments
+from ops.checkpoints import lr, moments, torchfile
 from ops.checkpoints.patch import Splice
+from ops.checkpoints.torchfile import TorchFile
 from ops.errors import OpsError
 from ops.model import Checkpoint, LrSite, Span, StateFile, Unknown
 
@@ -49,14 +50,22 @@ def read(checkpoint: Checkpoint) -> tuple[StateFile, ...] | Unknown:
 
 
 def _state_file(path: Path, name: str) -> StateFile:
-    return StateFile(name, fingerprint(path), lr.file_sites(path, name), _moments(path))
+    file = torchfile.read(path)
+    return StateFile(
+        name,
+        fingerprint(path),
+        lr.sites_of(file, name),
+        _moments(file),
+        lr.counters_of(file, name),
+        lr.scheduler_of(file),
+    )
 
 
-def _moments(path: Path) -> tuple[Span, ...] | Unknown:
-    if not path.name.startswith("optimizer") and "optim_states" not in path.name:
+def _moments(file: TorchFile) -> tuple[Span, ...] | Unknown:
+    if not file.path.name.startswith("optimizer") and "optim_states" not in file.path.name:
         return ()
     try:
-        return moments.moment_ranges(path)
+        return moments.ranges_of(file)
     except OpsError as error:
         return Unknown(error.what)
 
@@ -75,9 +84,10 @@ def fingerprint(path: Path) -> str:
         return ""
 
 
-def lr_of_file(path: Path) -> tuple[LrSite, ...]:
-    """The LR fields a state file holds now."""
-    return lr.file_sites(path)
+def numbers_of_file(path: Path) -> tuple[LrSite, ...]:
+    """The LR fields and step counters a state file holds now."""
+    file = torchfile.read(path)
+    return (*lr.sites_of(file, path.name), *lr.counters_of(file, path.name))
 
 
 def as_stored(kind: str, value: float) -> float:

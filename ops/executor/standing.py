@@ -59,7 +59,7 @@ def _json_state(action: act.SetJson) -> tuple[State, str]:
 
 def _patch_state(action: act.PatchState) -> tuple[State, str]:
     try:
-        now = {s.label: s.value for s in states.lr_of_file(Path(action.path))}
+        now = {s.label: s.value for s in states.numbers_of_file(Path(action.path))}
     except OpsError as error:
         return "other", error.what
     if all(_same(now.get(e.label), e.before, e) for e in action.edits):
