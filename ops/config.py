@@ -41,6 +41,10 @@ class Config:
     keep: tuple[str, ...] = ()
     """What `m4ops prune` keeps: `last 3`, `every 5000`, `best 2 by TASK`, `lowest 2 by TASK`, `around incidents`,
     `until uploaded`, `until evaluated`, `discarded 7 days`."""
+    store: str = ""
+    """Where `m4ops push` sends checkpoints: `s3://BUCKET/PREFIX`; each run has a folder of its name in it."""
+    store_endpoint: str = ""
+    """The store's address where it is not AWS; default: `AWS_ENDPOINT_URL`, or `endpoint_url` in `~/.aws/config`."""
     cluster: str = ""
     """The Slurm cluster of the run's jobs, given to Slurm's commands as `-M`; default: the one they mean themselves."""
     operators: tuple[str, ...] = ()

@@ -47,6 +47,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "undo": ("keep", "Take a change back, to the byte."),
         "verify": ("keep", "Did the resume do what the plan promised? yes, no, or not yet."),
         "extract": ("heavy", "Write a checkpoint's weights as safetensors, at the speed of the disk."),
+        "push": ("transfer", "Send checkpoints to an S3 store, whole or not at all, verified."),
+        "pull": ("transfer", "Bring a checkpoint back from the store, to the byte."),
         "cron": ("cron", "Let cron run m4ops check: install, remove, status."),
         "demo": ("keep", "A real small training: launched, diverging, caught, rewound, recovered."),
     },

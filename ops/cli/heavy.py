@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ops.cli import session
+from ops.cli import meter, session
 from ops.errors import BadInput, Refused
 from ops.model import FINISHED, OPS_DIR, Checkpoint, Snapshot
 
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from ops.extract import Extracted, Job
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 @click.command()
@@ -63,14 +60,14 @@ def extract(
     from ops import extract as effect
 
     kind = DTYPES[dtype or ("fp32" if out else "bf16")]
-    limit = _bytes(max_shard_size)
+    limit = meter.size(max_shard_size, "--max-shard-size")
     for place in _checkpoints(ctx, step):
         target = Path(os.path.abspath(out)) if out else place / "unwrapped_model"
         work = _planned(place, target, kind, limit)
         _about(work)
         if not dry_run:
-            with _meter(work.size) as told:
-                done = effect.extract(work, told)
+            with meter.meter() as told:
+                done = effect.extract(work, partial(_of, told, work.size))
             _tell(done)
             if check:
                 _checked(work, place, kind)
@@ -117,15 +114,6 @@ def _finished(path: Path) -> Path:
     return path
 
 
-def _bytes(text: str) -> int:
-    """A size as huggingface_hub reads it. Raises BadInput."""
-    number, unit = text.strip()[:-2], text.strip()[-2:].upper()
-    with contextlib.suppress(ValueError):
-        if unit in UNITS and float(number) > 0:
-            return int(float(number) * UNITS[unit])
-    raise BadInput(f"--max-shard-size {text}: not a size", hint="500MB, 5GB")
-
-
 def _planned(place: Path, target: Path, kind: str, limit: int) -> Job:
     from ops import extract as effect
     from ops.checkpoints.weights import weights_of
@@ -169,35 +157,6 @@ def _tell(done: Extracted) -> None:
         session.out(str(path))
 
 
-@contextlib.contextmanager
-def _meter(total: int) -> Iterator[Callable[[int], None]]:
-    """A line on the terminal with bytes, rate and time left; nothing where stderr is none."""
-    shown = sys.stderr.isatty()
-    start, first, last = time.monotonic(), None, 0.0
-
-    def told(there: int) -> None:
-        nonlocal first, last
-        now = time.monotonic()
-        first = there if first is None else first
-        if not shown or (now - last < 0.1 and there < total):
-            return
-        last = now
-        rate = (there - first) / max(now - start, 1e-3)
-        left = f", {(total - there) / rate:.0f} s left" if rate > 0 else ""
-        bar = "━" * (20 * there // max(total, 1))
-        click.echo(
-            f"\r  {bar:20} {100 * there // max(total, 1):3} %  {there / 1e9:.2f} of {total / 1e9:.2f} GB  {rate / 1e9:.2f} GB/s{left}\x1b[K",
-            err=True,
-            nl=False,
-        )
-
-    try:
-        yield told
-    finally:
-        if shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
-
-
 # -- checking --------------------------------------------------------------------------------------------
 
 
@@ -211,3 +170,7 @@ def _checked(work: Job, place: Path, kind: str) -> None:
     same, more = reference.compared(work, place, kind, shell.run)
     extra = f"; it leaves out {words.count(more, 'frozen tensor')}" if more else ""
     session.say(f"identical with DeepSpeed's: {words.count(same, 'tensor')}{extra}")
+
+
+def _of(told: Callable[[int, int], None], total: int, there: int) -> None:
+    told(there, total)
