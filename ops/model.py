@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from ops.placement import Placement
+    from ops.placement import NodeState, Placement
 from ops.secrecy import redact
 
 POINTER = "latest_opt_step_dir"
@@ -102,6 +102,8 @@ class Job:
     submit: float | None = None
     comment: str = ""
     workdir: str = ""
+    partition: str = ""
+    """Several, with commas between them, while it may start in any of them."""
 
     @property
     def running(self) -> bool:
@@ -123,7 +125,9 @@ class Job:
     @property
     def held(self) -> bool:
         return self.pending and (
-            self.reason.startswith(("JobHeld", "launch failed requeued held", "launch_failed_requeued_held"))
+            self.reason.startswith(
+                ("JobHeld", "JobHoldMax", "launch failed requeued held", "launch_failed_requeued_held")
+            )
             or "requeued in held state" in self.reason
             or self.state in ("REQUEUE_HOLD", "SPECIAL_EXIT")
         )
@@ -416,6 +420,8 @@ class Snapshot:
     """Attempts of the run's jobs that have ended, oldest first, as far as accounting was asked for them."""
     placement: Placement | Unknown = Unknown("not asked")
     disk: Disk | Unknown = Unknown("not read")
+    nodes: tuple[NodeState, ...] | Unknown = Unknown("not asked")
+    """The cluster's nodes, asked for where a job of the run waits for nodes."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ops.catalogue.reasons import reason_of
 from ops.errors import Drift, OpsError, Unreachable
 from ops.hostlist import expand, natural
 from ops.model import OPS_DIR, Attempt, Job, LogEvent, LogView, Sample, Unknown
@@ -133,6 +134,12 @@ def states(shell: Shell) -> tuple[NodeState, ...] | Unknown:
         NodeState(name, partition, state, "" if why == "none" else why, user, float(at) if at.isdigit() else None)
         for name, partition, state, user, at, why in (row for row in rows if len(row) == 6)
     )
+
+
+def for_waiting(jobs: tuple[Job, ...] | Unknown, shell: Shell) -> tuple[NodeState, ...] | Unknown:
+    """The nodes, where a job waits for nodes; nobody is asked where none does."""
+    reasons = (reason_of(job.reason) for job in jobs or () if job.pending)
+    return states(shell) if any(r.nodes for r in reasons if r) else Unknown("not asked")
 
 
 def remembered(run_dir: Path) -> str | None:

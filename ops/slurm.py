@@ -15,7 +15,7 @@ from ops.shell import Answer, Shell
 TIMEOUT = 15.0
 """Seconds m4ops waits for a controller: MessageTimeout's default (10 s) and some."""
 _SEPARATOR = "\x1f"
-_FIELDS = ("%F", "%K", "%A", "%T", "%r", "%N", "%D", "%S", "%e", "%V", "%u", "%Z", "%k", "%j")
+_FIELDS = ("%F", "%K", "%A", "%T", "%r", "%N", "%D", "%S", "%e", "%V", "%u", "%Z", "%k", "%P", "%j")
 _WITH_CLUSTER = ("squeue", "sinfo", "sbatch", "scancel", "scontrol", "sacct")
 TAG = "m4ops:"
 """A job's comment names its run's SAVE_DIR after this."""
@@ -40,7 +40,7 @@ def parse_queue(text: str) -> tuple[Job, ...]:
 
 
 def _job(row: Sequence[str]) -> Job:
-    array, task, raw, state, reason, nodes, count, start, end, submit, user, workdir, comment, name = (
+    array, task, raw, state, reason, nodes, count, start, end, submit, user, workdir, comment, partition, name = (
         c.strip() for c in row
     )
     if task in ("N/A", ""):
@@ -50,7 +50,7 @@ def _job(row: Sequence[str]) -> Job:
     comment = "" if comment in ("(null)", "N/A") else comment
     return Job(
         identity, array, task, raw, state, reason, name, user, nodes, int(count) if count.isdigit() else 0,
-        _time(start), _time(end), _time(submit), comment, workdir,
+        _time(start), _time(end), _time(submit), comment, workdir, partition,
     )  # fmt: skip
 
 
@@ -89,6 +89,8 @@ def order(shell: Shell, verb: str, job: str) -> None:
         return
     said = _first_line(answer) or f"exit code {answer.returncode}"
     kind = Unreachable if answer.returncode == 124 or "contact" in said or "timed out" in said else OpsError
+    if verb == "release" and "denied" in said:
+        said += " (an administrator holds it, who alone can release it: ask them)"
     raise kind(f"`{' '.join(argv)}` failed: {said}", f"job {job}", f"scontrol show job {job}")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from ops import disk, evals, journal, slurm
+from ops import disk, evals, journal, nodes, slurm
 from ops.checkpoints import layouts
 from ops.logs import reader
 from ops.model import DISCARDED, Checkpoint, Job, LogView, Run, Snapshot, Unknown
@@ -23,11 +23,12 @@ def read(
 ) -> Snapshot:
     """One picture of the run. `whole_log`: all samples, not the newest alone. `known`: its jobs, asked for already."""
     checkpoints = layouts.read(run)
+    queued = jobs(run, shell) if known is None else known
     return Snapshot(
         run=run,
         now=now,
         user=user(),
-        jobs=jobs(run, shell) if known is None else known,
+        jobs=queued,
         pointer=layouts.pointer(run),
         checkpoints=checkpoints,
         log=_log(run, whole_log),
@@ -37,6 +38,7 @@ def read(
         folders=_folders(run.dir / DISCARDED),
         trainer_config=_trainer_config(run),
         disk=disk.read(run.dir, checkpoints),
+        nodes=nodes.for_waiting(queued, shell) if known is None else Unknown("not asked"),
     )
 
 

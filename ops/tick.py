@@ -40,7 +40,8 @@ class Seen:
 def look(runs: Sequence[Run], shell: Shell, now: float, keeping: bool = True) -> tuple[Seen, ...]:
     """Every run at one instant, in their order. `keeping`: also ask for the ends of attempts that left the queue.
 
-    One `squeue` for all runs of a cluster; `sacct` once, and only when an attempt that was seen running is gone.
+    One `squeue` for all runs of a cluster; `sacct` once, and only when an attempt that was seen running is gone; `sinfo`
+    once, and only when a job waits for nodes.
     """
     found: dict[Path, Seen] = {}
     for cluster in dict.fromkeys(run.cluster for run in runs):
@@ -55,6 +56,7 @@ def _cluster(runs: Sequence[Run], shell: Shell, now: float, keeping: bool) -> di
     before = {run.dir: remembered(run) for run in runs}
     ledgers = {run.dir: attempts.advance(before[run.dir], jobs[run.dir], now) for run in runs}
     told = _told(ledgers, shell, now) if keeping else ()
+    states = nodes.for_waiting(tuple(job for each in jobs.values() for job in each or ()), shell)
     seen = {}
     for run in runs:
         ledger = ledgers[run.dir]
@@ -63,7 +65,7 @@ def _cluster(runs: Sequence[Run], shell: Shell, now: float, keeping: bool) -> di
             ledger = attempts.answered(ledger, (a for a in told if a.raw_id in names or a.key in known))
         picture = snapshot.read(run, shell, now, known=jobs[run.dir])
         ended = told if isinstance(told, Unknown) and ledger.gone and not ledger.ended else ledger.ended
-        seen[run.dir] = Seen(replace(picture, attempts=ended), ledger, ledger != before[run.dir])
+        seen[run.dir] = Seen(replace(picture, attempts=ended, nodes=states), ledger, ledger != before[run.dir])
     return seen
 
 

@@ -24,7 +24,7 @@ class Row:
     @property
     def fields(self) -> tuple[str, ...]:
         nodes = "n[1-2]" if self.state == "RUNNING" else ""
-        who = (self.user, self.workdir, self.comment or "(null)", self.name)
+        who = (self.user, self.workdir, self.comment or "(null)", "train", self.name)
         return (self.array, self.task or "N/A", self.array, self.state, self.reason, nodes, "2", "0", "0", "0", *who)
 
 

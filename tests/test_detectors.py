@@ -27,6 +27,7 @@ from ops.model import (
     Snapshot,
     Unknown,
 )
+from ops.placement import NodeState
 
 DIR = Path("/runs/tr_1")
 LOG = DIR / "logs/main_log.txt"
@@ -478,6 +479,30 @@ def test_held_jobs() -> None:
     assert only("job-held", healthy(jobs=(held,))).actions == ("m4ops release",)
     assert well(healthy(jobs=(held, job())))
     assert well(healthy(jobs=(held, job("PENDING", "Resources"))))
+
+
+def test_a_stuck_job_is_critical_only_when_nothing_else_goes_on() -> None:
+    never = job("PENDING", "DependencyNeverSatisfied")
+    alone = only("job-stuck", healthy(jobs=(never,)))
+    assert alone.severity is Severity.CRITICAL
+    assert only("job-stuck", healthy(jobs=(never, job()))).severity is Severity.WARNING
+    assert only("job-stuck", healthy(jobs=(never, job("PENDING", "Priority")))).severity is Severity.WARNING
+    both = found((), snapshot=healthy(jobs=(never, job("PENDING", "JobHeldUser"))))
+    assert sorted(kinds(both)) == ["job-held", "job-stuck"]
+    assert well(healthy(jobs=(job("PENDING", "NotKnownHere"),)))
+
+
+def test_a_job_that_needs_more_nodes_than_are_usable_says_which_are_gone() -> None:
+    waits = replace(job("PENDING", "ReqNodeNotAvail, UnavailableNodes:n3"), partition="train,other", node_count=3)
+    nodes = [NodeState(f"n{i}", "train", "idle") for i in (1, 2)]
+    gone = (*nodes, NodeState("n3", "train", "drained", "burnt"), NodeState("g1", "other", "idle"))
+    short = only("job-stuck", healthy(jobs=(waits,), nodes=gone))
+    assert "needs 3 nodes, and 2 of partition train are usable: n3 is drained (burnt)" in short.summary
+    enough = only("job-stuck", healthy(jobs=(replace(waits, node_count=2),), nodes=gone))
+    assert (short.severity, enough.severity) == (Severity.CRITICAL, Severity.WARNING)
+    reserved = replace(waits, reason="Nodes required for job are DOWN, DRAINED or reserved for jobs in higher …")
+    assert only("job-stuck", healthy(jobs=(reserved,), nodes=gone)).severity is Severity.CRITICAL
+    assert well(healthy(jobs=(replace(reserved, node_count=2),), nodes=gone))
 
 
 def test_a_kill_switch_left_behind() -> None:

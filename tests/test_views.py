@@ -642,9 +642,10 @@ def test_sizes(count: float, text: str) -> None:
         ("launch_failed_requeued_held", "m4ops release"),
         ("ReqNodeNotAvail, UnavailableNodes:n2", "down, drained or reserved"),
         ("QOSMaxJobsPerUserLimit", "its user runs as many jobs"),
-        ("AssocGrpCpuLimit", "total of CPUs is used up"),
-        ("AssocGrpGRESMinutes", "total of GPU minutes"),
-        ("QOSMaxGRESPerUser", "more GPUs per user than its QOS allows"),
+        ("AssocGrpCpuLimit", "the jobs of its account together use all the CPUs they may"),
+        ("AssocGrpGRESMinutes", "the GPU minutes of its account are used up"),
+        ("QOSMaxGRESPerUser", "its user has all the GPUs that its QOS allows a user"),
+        ("QOSMaxNodePerJobLimit", "asks for more nodes than its QOS may have in one job"),
     ],
 )
 def test_slurms_reasons_in_words(code: str, meaning: str) -> None:

@@ -1,13 +1,14 @@
 """Every kind of finding: what it means, how to make sure, what an operator does, and who says so.
 
-`signatures` holds what log lines tell, `conditions` what the detectors conclude; `m4ops explain` prints both.
+`signatures` holds what log lines tell, `conditions` what the detectors conclude, `reasons` why Slurm does not start a
+job; `m4ops explain` prints them.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from ops.catalogue import conditions, signatures, xid
+from ops.catalogue import conditions, reasons, signatures, xid
 from ops.catalogue.kind import Kind
 
 
@@ -22,3 +23,15 @@ def kind_of(event: str) -> Kind | None:
     """The kind that a log event tells of; None for events that are no incident."""
     found = next((s.kind or s.event for s in signatures.SIGNATURES if s.event == event), event)
     return kinds().get(found) or (kinds()["xid"] if event.startswith("xid-") else None)
+
+
+def waiting(text: str) -> Kind | None:
+    """One of Slurm's reasons as a kind: what it means for a run that waits for nothing else."""
+    reason = reasons.reason_of(text)
+    if reason is None:
+        return None
+    do = "; ".join(filter(None, (reason.do, *reason.commands))).replace("{job}", "JOB")
+    source = "slurm.schedmd.com/job_reason_codes.html"
+    confirm = "squeue --me; scontrol show job JOB"
+    act = do or "nothing: it ends by itself"
+    return Kind(reason.code, reason.severity, "reason", reason.meaning, act, source, confirm, "job-not-in-queue")

@@ -36,6 +36,8 @@ KINDS: tuple[Kind, ...] = (
        "job-not-in-queue", "Slurm sacct", "sacct -j JOBID"),
     _k("job-held", _W, "nothing runs, and all that is queued is held", "m4ops release", "job-not-in-queue",
        "Slurm squeue", "squeue --me"),
+    _k("job-stuck", _C, "a job of the run waits for what does not come by itself: Slurm's reason says what",
+       "m4ops explain REASON", "job-not-in-queue", "slurm.schedmd.com/job_reason_codes.html", "squeue --me"),
     _k("kill-switch-left", _W, "the kill switch is still there: each job will end as it starts", "remove the file",
        "job-not-in-queue", "huggingface/smollm trainer.py", "m4ops status"),
     _k("queue-unknown", _U, "the queue could not be read", "ask again; is the controller up?", "job-not-in-queue",

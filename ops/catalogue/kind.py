@@ -15,7 +15,8 @@ class Kind:
     severity: Severity
     role: str
     """`root`: can be the cause; `symptom`: a cause only if nothing better is known; `consequence`: never one;
-    `ending`: how a job ended; `info`; `condition`: concluded by a detector, not from one line."""
+    `ending`: how a job ended; `info`; `condition`: concluded by a detector, not from one line; `reason`: why
+    Slurm does not start a job."""
     meaning: str
     action: str
     source: str

@@ -21,7 +21,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "history": ("look", "Every change made by m4ops: what, who, when, undone or not."),
         "diff": ("launch", "What changed between two starts: environment, config, commit, nodes, packages and more."),
         "plot": ("look", "The loss in the terminal, discarded branches shown as such."),
-        "explain": ("explain", "What a kind of finding means, how to make sure, what to do, and who says so."),
+        "explain": (
+            "explain",
+            "What a finding or a reason of Slurm's means, how to make sure, what to do, and who says so.",
+        ),
         "replay": ("replay", "Run the detectors over a finished log, CSV, JSONL or trainer_state.json."),
     },
     "Change": {

@@ -12,18 +12,18 @@ from ops.cli.session import json_option
 @click.argument("kind", required=False)
 @json_option
 def explain(kind: str | None, as_json: bool) -> None:
-    """What a kind of finding means, how to make sure, what to do, and who says so.
+    """What a finding or a reason of Slurm's means, how to make sure, what to do, and who says so.
 
-    Without KIND: all kinds.
+    KIND as m4ops check names it (loss-nan), or a reason as squeue names it (BadConstraints). Without KIND: all kinds.
     """
     import json
     from dataclasses import asdict
 
-    from ops.catalogue import kinds
+    from ops.catalogue import kinds, waiting
     from ops.views.explain import kind_text, list_text
 
     known = kinds()
-    shown = list(known.values()) if kind is None else [known[_near(kind, list(known))]]
+    shown = list(known.values()) if kind is None else [waiting(kind) or known[_near(kind, list(known))]]
     if as_json:
         plain = [{**asdict(k), "severity": k.severity.name} for k in shown]
         return session.out(json.dumps(plain if kind is None else plain[0], indent=2, ensure_ascii=False))

@@ -22,6 +22,7 @@ from ops.detectors import (
     room,
     slowness,
     stall,
+    waiting,
 )
 from ops.model import Finding, LogEvent, LogView, Sample, Severity, Snapshot
 
@@ -49,6 +50,7 @@ STREAM: Mapping[str, Callable[[Mapping[str, Any]], Stream]] = {
 }
 LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (
     queue.look,
+    waiting.look,
     attempt.look,
     stall.look,
     checkpoint.look,

@@ -8,7 +8,7 @@ RUNBOOK = "job-not-in-queue"
 
 
 def look(snapshot: Snapshot) -> tuple[Finding, ...]:
-    """`job-absent`, `job-held`, `kill-switch-left`, or `queue-unknown` when Slurm did not answer."""
+    """`job-absent`, `kill-switch-left`, or `queue-unknown` when Slurm did not answer."""
     if isinstance(snapshot.jobs, Unknown):
         summary = f"the queue could not be read: {snapshot.jobs.reason}"
         return (Finding("queue-unknown", Severity.UNKNOWN, summary, runbook=RUNBOOK, actions=("squeue --me",)),)
@@ -16,7 +16,7 @@ def look(snapshot: Snapshot) -> tuple[Finding, ...]:
     pending = [job for job in snapshot.jobs if job.pending]
     if not running and not pending:
         return _absent(snapshot)
-    return (*_left(snapshot, pending), *_held(pending if not running else []))
+    return _left(snapshot, pending)
 
 
 def _absent(snapshot: Snapshot) -> tuple[Finding, ...]:
@@ -86,12 +86,3 @@ def _left(snapshot: Snapshot, pending: list[Job]) -> tuple[Finding, ...]:
     summary = f"the kill switch {path} is still there: each of the queued jobs will end as soon as it starts"
     actions = (f"rm {path}",)
     return (Finding("kill-switch-left", Severity.WARNING, summary, (str(path),), runbook=RUNBOOK, actions=actions),)
-
-
-def _held(pending: list[Job]) -> tuple[Finding, ...]:
-    if not pending or not all(job.held for job in pending):
-        return ()
-    names = ", ".join(job.id for job in pending)
-    summary = f"nothing runs, and all that is queued is held: {names}"
-    evidence = tuple(f"{job.id} {job.state} ({job.reason})" for job in pending)
-    return (Finding("job-held", Severity.WARNING, summary, evidence, runbook=RUNBOOK, actions=("m4ops release",)),)

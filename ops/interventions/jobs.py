@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from ops.actions import Action, Schedule, WaitFor, WriteText
+from ops.catalogue.reasons import reason_of
 from ops.errors import Refused
 from ops.interventions import parking
 from ops.interventions.wish import Simple
@@ -46,13 +47,13 @@ class Hold(Simple):
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         running = [j for j in own(snapshot) if j.running]
+        stuck = _stuck(snapshot)
         if not self.stop:
             said = "goes on running on {}; m4ops hold --stop ends it and keeps it queued, m4ops stop ends it, saved"
-            return tuple(f"{j.id} {said.format(j.nodes)}" for j in running)
+            return (*(f"{j.id} {said.format(j.nodes)}" for j in running), *stuck)
         unsaved = any(isinstance(a, Schedule) and a.verb == "requeuehold" for a in self.actions(snapshot))
-        return (
-            ("no task follows, or no kill switch is known: what runs is ended without a last save",) if unsaved else ()
-        )
+        lost = ("no task follows, or no kill switch is known: what runs is ended without a last save",)
+        return (*(lost if unsaved else ()), *stuck)
 
 
 def planning_note(snapshot: Snapshot, why: str, until: str) -> str:
@@ -82,15 +83,18 @@ class Release(Simple):
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         held = [j for j in own(snapshot) if _held(j)]
         if not held:
-            raise Refused("no job of this run is held", snapshot.run.name, "m4ops status")
-        return tuple(Schedule("release", array) for array in dict.fromkeys(j.array_id for j in held))
+            stuck = _stuck(snapshot)
+            raise Refused("no job of this run is held", "; ".join(stuck) or snapshot.run.name, "m4ops status")
+        mine = [j for j in held if not parking.by_admin(j, snapshot)] or held
+        return tuple(Schedule("release", array) for array in dict.fromkeys(j.array_id for j in mine))
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        admin = [j.id for j in own(snapshot) if parking.by_admin(j, snapshot)]
+        told = [f"{', '.join(admin)} is held by an administrator, who alone can release it"] if admin else []
         if snapshot.kill_switch_set is True:
-            return (
-                f"the kill switch is set ({snapshot.run.kill_switch}): every task will exit at once until it is removed",
-            )
-        return ()
+            switch = snapshot.run.kill_switch
+            told.append(f"the kill switch is set ({switch}): every task will exit at once until it is removed")
+        return (*told, *_stuck(snapshot))
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,12 @@ def own(snapshot: Snapshot) -> tuple[Job, ...]:
             f"ask {foreign.user}",
         )
     return jobs
+
+
+def _stuck(snapshot: Snapshot) -> tuple[str, ...]:
+    """What waits for something that a release does not bring."""
+    waiting = ((j, reason_of(j.reason)) for j in own(snapshot) if j.pending and not j.held)
+    return tuple(f"{j.id} does not start by itself: {r.meaning}; {r.do}" for j, r in waiting if r and r.stuck)
 
 
 def _requeues(snapshot: Snapshot) -> int:

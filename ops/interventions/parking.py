@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ops.actions import Action, Schedule, WaitFor, WriteText, edits_state
+from ops.catalogue.reasons import HELD_BY_ADMIN
 from ops.errors import Refused
 from ops.model import Job, Snapshot, Unknown
 
@@ -115,7 +116,18 @@ def releases(snapshot: Snapshot, jobs: tuple[Job, ...]) -> tuple[Action, ...]:
             snapshot.run.name,
             "submit it again after this change",
         )
+    if admin := next((j for j in jobs if j.pending and by_admin(j, snapshot)), None):
+        raise Refused(
+            f"job {admin.id} is held by an administrator, who alone can release it",
+            snapshot.run.name,
+            "--hold in the place of --restart leaves it held; then ask them (an operator of Slurm: m4ops release)",
+        )
     return tuple(Schedule("release", array) for array in arrays)
+
+
+def by_admin(job: Job, snapshot: Snapshot) -> bool:
+    """Whether somebody with more rights than the user holds the job. What root holds, root releases."""
+    return job.reason == HELD_BY_ADMIN and snapshot.user != "root"
 
 
 def _known(jobs: tuple[Job, ...] | Unknown, where: str) -> tuple[Job, ...]:

@@ -35,6 +35,7 @@ ROLES = {
     "consequence": "follows from something else; counted with it, never alerted alone",
     "ending": "how a job ended; listed, never sent",
     "info": "for information",
+    "reason": "why Slurm does not start a job",
     "condition": "concluded by m4ops, not read from one line",
 }
 

@@ -1,11 +1,12 @@
-"""How m4ops says durations, ages, sizes, losses and Slurm's reasons, and how it colours them."""
+"""How m4ops says durations, ages, sizes and losses, and how it colours them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from ops.catalogue.reasons import reason_of
 from ops.model import Job, Severity, Unknown
 
 STYLES = {
@@ -29,90 +30,6 @@ SEVERITY_STYLE = {
 URGENCY = (Severity.OK, Severity.WARNING, Severity.UNKNOWN, Severity.CRITICAL)
 """From well to worst. Not to know is worse than a warning: anything may hide behind it."""
 
-REASONS: Mapping[str, str] = {
-    "Priority": "jobs of higher priority are before it",
-    "Resources": "it is next, and waits until enough nodes are free",
-    "JobHeldUser": "held by its owner; `m4ops release` lets it go",
-    "JobHeldAdmin": "held by an administrator, who alone can release it",
-    "JobArrayTaskLimit": "waits for a running task of its own array (the %N of --array)",
-    "Dependency": "waits for the job it depends on",
-    "DependencyNeverSatisfied": "will never start: the job it depends on did not end as asked",
-    "BeginTime": "its begin time has not come; a requeued job waits about two minutes",
-    "launch failed requeued held": "its start failed (node or prolog); held until `m4ops release`",
-    "job requeued in held state": "requeued and held; `m4ops release` lets it go",
-    "BadConstraints": "no node of the cluster can satisfy what it asks for",
-    "ReqNodeNotAvail": "a node it needs is down, drained or reserved",
-    "Nodes required for job are DOWN, DRAINED or reserved": "nodes it needs are down, drained or reserved",
-    "NodeDown": "a node it needs is down",
-    "PartitionDown": "its partition is down",
-    "PartitionInactive": "its partition takes no new starts now",
-    "PartitionNodeLimit": "asks for more nodes than its partition gives, or than are up",
-    "PartitionTimeLimit": "asks for more time than its partition gives",
-    "PartitionConfig": "its partition cannot run such a job: it may ask for more nodes than there are",
-    "Reservation": "waits for its reservation to begin",
-    "ReservationDeleted": "its reservation is gone: it will not start",
-    "Licenses": "waits for a licence",
-    "Prolog": "the prolog still runs on its nodes",
-    "Cleaning": "its last run is still being cleaned up",
-    "FrontEndDown": "no front end node is up",
-    "InactiveLimit": "reached the limit of inactivity",
-    "InvalidAccount": "its account does not exist or may not be used",
-    "InvalidQOS": "its QOS does not exist or may not be used",
-    "AccountNotAllowed": "its account may not use this partition",
-    "QOSNotAllowed": "its QOS may not use this partition",
-    "QOSUsageThreshold": "its QOS has used up its threshold",
-    "QOSTimeLimit": "its QOS has used up its time",
-    "QOSResourceLimit": "its QOS has used up its resources",
-    "AssociationJobLimit": "its account has as many jobs as it may",
-    "AssociationResourceLimit": "its account uses as much as it may",
-    "AssociationTimeLimit": "its account has used up its time",
-    "QOSMaxJobsPerUserLimit": "its user runs as many jobs in this QOS as allowed",
-    "QOSMaxSubmitJobPerUserLimit": "its user has as many jobs queued in this QOS as allowed",
-    "NonZeroExitCode": "its program ended with an error",
-    "JobLaunchFailure": "could not be launched (file system, credential, or no such program)",
-    "SystemFailure": "Slurm, the file system or the network failed",
-    "TimeLimit": "reached its time limit",
-    "RaisedSignal": "ended by a signal",
-    "WaitingForScheduling": "the scheduler has not looked at it yet",
-    "SchedDefer": "told to be scheduled later",
-    "None": "",
-    "": "",
-}
-"""Reason → meaning; squeue(1), "JOB REASON CODES", and slurm.schedmd.com/job_reason_codes.html."""
-
-_PREFIXES = (
-    ("AssocGrp", "its account's total of {} is used up"),
-    ("AssocMax", "asks for more {} than its account may have in one job"),
-    ("QOSGrp", "its QOS's total of {} is used up"),
-    ("QOSMax", "more {} than its QOS allows"),
-    ("QOSMin", "fewer {} than its QOS asks for"),
-    ("MaxCpuPerAccount", "its account uses as many CPUs in this QOS as allowed"),
-)
-
-_SCOPES = {
-    "PerUser": " per user",
-    "PerAccount": " per account",
-    "PerJob": " per job",
-    "PerNode": " per node",
-}
-_COUNTED = {
-    "Cpu": "CPUs",
-    "CPU": "CPUs",
-    "Cpus": "CPUs",
-    "CPUMinutes": "CPU minutes",
-    "CpuMinutes": "CPU minutes",
-    "GRES": "GPUs",
-    "GRESMinutes": "GPU minutes",
-    "Jobs": "jobs",
-    "Mem": "memory",
-    "Memory": "memory",
-    "Node": "nodes",
-    "SubmitJobs": "queued jobs",
-    "SubmitJob": "queued jobs",
-    "Wall": "wall time",
-    "WallDuration": "wall time",
-}
-
 _ENDED = {
     "COMPLETED": "ended well",
     "FAILED": "ended with an error",
@@ -129,17 +46,8 @@ _ENDED = {
 
 def reason(text: str) -> str:
     """What a Slurm reason means; empty for no reason, and for one that is not known here."""
-    code = text.strip("()").replace("launch_failed_requeued_held", "launch failed requeued held")
-    code = code.replace("job_requeued_in_held_state", "job requeued in held state")
-    if code in REASONS:
-        return REASONS[code]
-    for known in ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED or reserved"):
-        if code.startswith(known):
-            return REASONS[known]
-    for prefix, meaning in _PREFIXES:
-        if code.startswith(prefix):
-            return meaning.format(_counted(code[len(prefix) :]))
-    return ""
+    known = reason_of(text)
+    return known.meaning if known else ""
 
 
 def state(job: Job) -> str:
@@ -289,14 +197,6 @@ def _range(part: str) -> range:
     ends, _, step = part.partition(":")
     first, _, last = ends.partition("-")
     return range(int(first), int(last or first) + 1, int(step or 1))
-
-
-def _counted(code: str) -> str:
-    """`CpuLimit` → `CPUs`: the thing an accounting limit counts."""
-    code = code.removesuffix("Limit")
-    scope = next((s for s in _SCOPES if code.endswith(s)), "")
-    code = code.removesuffix(scope)
-    return (_COUNTED.get(code, code) or "what it asks for") + _SCOPES.get(scope, "")
 
 
 def _without_ansi(text: str) -> str:

@@ -154,7 +154,9 @@ class Cluster:
             argv, env=self.env, cwd=cwd or self.jobs, capture_output=True, text=True, timeout=limit, **ids
         )
         if done.returncode != 0:
-            raise subprocess.CalledProcessError(done.returncode, argv, done.stdout, done.stderr)
+            error = subprocess.CalledProcessError(done.returncode, argv, done.stdout, done.stderr)
+            error.add_note(done.stderr)
+            raise error
         return done.stdout.rstrip("\n")
 
     def node_states(self) -> dict[str, str]:

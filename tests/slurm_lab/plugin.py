@@ -15,9 +15,7 @@ from .shape import Shape
 Lab = Callable[..., Cluster]
 
 
-@pytest.fixture
-def slurm_lab() -> Iterator[Lab]:
-    """``slurm_lab(nodes=3, dbd=True, …)``: a new cluster of that shape, down at the test's end."""
+def _lab() -> Iterator[Lab]:
     made: list[Cluster] = []
 
     def up(**wanted: Any) -> Cluster:
@@ -35,6 +33,18 @@ def slurm_lab() -> Iterator[Lab]:
     yield up
     for each in made:
         each.down()
+
+
+@pytest.fixture
+def slurm_lab() -> Iterator[Lab]:
+    """``slurm_lab(nodes=3, dbd=True, …)``: a new cluster of that shape, down at the test's end."""
+    yield from _lab()
+
+
+@pytest.fixture(scope="module")
+def lasting_lab() -> Iterator[Lab]:
+    """The same, for a cluster that all tests of a file share."""
+    yield from _lab()
 
 
 @pytest.fixture
