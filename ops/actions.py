@@ -87,7 +87,9 @@ class PatchState:
         seen = {f"{e.before:.6g} → {e.after:.6g}": 0 for e in self.edits}
         for e in self.edits:
             seen[f"{e.before:.6g} → {e.after:.6g}"] += 1
-        values = ", ".join(f"{text} ({n} of {len(self.edits)} LR fields)" for text, n in seen.items())
+        counts = sum(e.stored == "count" for e in self.edits)
+        what = {0: "LR fields", len(self.edits): "step counters"}.get(counts, "LR fields and step counters")
+        values = ", ".join(f"{text} ({n} of {len(self.edits)} {what})" for text, n in seen.items())
         return (
             f"{self.path}: {values}: "
             + ", ".join(e.label for e in self.edits[:6])

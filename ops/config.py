@@ -36,6 +36,8 @@ class Config:
     """Default of both: what the newest `{job_id}_config.yaml` says."""
     trainer_config: str = ""
     """The config file that the next job will read; needed for `--reset-optimizer` by the trainer's own switch."""
+    ds_config: str = ""
+    """DeepSpeed's config that the next job will read: the LR of DeepSpeed's own schedulers is changed there."""
     sinks: tuple[str, ...] = ()
     """Where `m4ops check` sends new findings: `stdout:`, `https://…`, `mailto:…`, `smtp://host:port/…`."""
     keep: tuple[str, ...] = ()

@@ -109,6 +109,7 @@ def describe(folder: Path) -> tuple[Run, cfg.Config]:
         kill_switch=place("kill_switch", said.get("kill_switch_path")),
         save_switch=place("save_switch", said.get("save_switch_path")),
         trainer_config=place("trainer_config"),
+        ds_config=place("ds_config"),
         cluster=config.cluster,
         progress=config.progress,
         layout=_layout(save_dir, config.layout, file),

@@ -136,6 +136,12 @@ def _planned(identity: str, record: dict[str, Any]) -> Entry:
         expectation=expectation,
         log_offset=record.get("log_size"),
         undoes=str(plan.get("undoes", "")),
+        zeroed={
+            (str(action["path"]).rpartition("/")[2], str(edit["label"])): float(edit["before"])
+            for action in plan.get("actions", ())
+            for edit in action.get("edits", ())
+            if edit["after"] == 0 != edit["before"]
+        },
         wish=plan.get("wish", {}),
     )
     return Entry(change, plan)

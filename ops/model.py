@@ -73,6 +73,8 @@ class Run:
     save_switch: Path | None = None
     trainer_config: Path | None = None
     """The config the *next* job will read (named in m4ops.toml), not a `{job_id}_config.yaml` of the last one."""
+    ds_config: Path | None = None
+    """DeepSpeed's, likewise."""
     progress: str = ""
     """How the log's progress lines look, where they are of no known format (named in m4ops.toml)."""
     cluster: str = ""
@@ -396,6 +398,8 @@ class Change:
     log_offset: int | None = None
     """Size of the run's log when the change was applied: what comes after it is evidence."""
     undoes: str = ""
+    zeroed: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """The LRs it set to 0, by file name and label: what they were."""
     wish: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -416,6 +420,7 @@ class Snapshot:
     folders: tuple[str, ...] = ()
     """Sub-folders of `discarded/`, relative to it; `''` when `discarded/` itself exists."""
     trainer_config: str | Unknown = Unknown("m4ops.toml names no trainer config")
+    ds_config: str | Unknown = Unknown("m4ops.toml names no ds_config")
     attempts: tuple[Attempt, ...] | Unknown = ()
     """Attempts of the run's jobs that have ended, oldest first, as far as accounting was asked for them."""
     placement: Placement | Unknown = Unknown("not asked")

@@ -119,7 +119,7 @@ def loads(text: str) -> Plan:
 
 def foreign(plan: Plan, run: Run) -> tuple[str, ...]:
     """Paths the plan changes that are not the run's own: a plan from a file may name anything."""
-    own = {run.evals, run.kill_switch, run.save_switch, run.trainer_config}
+    own = {run.evals, run.kill_switch, run.save_switch, run.trainer_config, run.ds_config}
     results = run.evals.parent if run.evals else None
 
     def belongs(path: PurePath) -> bool:

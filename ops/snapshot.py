@@ -36,7 +36,8 @@ def read(
         history=journal.history(journal.read(run.dir)),
         kill_switch_set=run.kill_switch.exists() if run.kill_switch else Unknown("no kill switch is known"),
         folders=_folders(run.dir / DISCARDED),
-        trainer_config=_trainer_config(run),
+        trainer_config=_config(run.trainer_config, "trainer config"),
+        ds_config=_config(run.ds_config, "ds_config"),
         disk=disk.read(run.dir, checkpoints),
         nodes=nodes.for_waiting(queued, shell) if known is None else Unknown("not asked"),
     )
@@ -102,10 +103,10 @@ def _folders(base: Path) -> tuple[str, ...]:
     return ("", *sorted(str(p.relative_to(base)) for p in found))
 
 
-def _trainer_config(run: Run) -> str | Unknown:
-    if run.trainer_config is None:
-        return Unknown("m4ops.toml names no trainer config")
+def _config(path: Path | None, key: str) -> str | Unknown:
+    if path is None:
+        return Unknown(f"m4ops.toml names no {key}")
     try:
-        return run.trainer_config.read_bytes().decode("utf-8", "surrogateescape")
+        return path.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
-        return Unknown(f"{run.trainer_config}: {error.strerror}")
+        return Unknown(f"{path}: {error.strerror}")

@@ -32,6 +32,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "rewind": ("change", "Resume from an earlier checkpoint, with all that belongs to it."),
         "scale-lr": ("change", "Multiply the learning rate that the next resume starts with."),
         "set-lr": ("change", "Set the learning rate that the next resume starts with."),
+        "shift-schedule": ("change", "Let the LR schedule go on from another step."),
         "reset-optimizer": ("change", "Start the next resume with fresh optimizer moments."),
         "reset-wandb": ("change", "Give the next resume a wandb run of its own."),
         "trim-evals": ("change", "Roll the evaluations back; the whole file stays as a numbered archive."),

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ops.cli import carry, session
+from ops.errors import BadInput
 
 AT = click.option("--at", type=int, metavar="STEP", help="The checkpoint to edit; default: the one a resume takes.")
 AGAIN = click.option("--again", is_flag=True, help="Once more, on top of an earlier LR change of the same checkpoint.")
@@ -72,6 +73,8 @@ def scale_lr(ctx: click.Context, /, dry_run: bool, yes: bool, out: Path | None, 
 
 @click.command("set-lr", context_settings={"ignore_unknown_options": True})
 @click.argument("lr")
+@click.option("--peak", is_flag=True, help="Set the schedule's highest LR, not the current one.")
+@click.option("--group", type=int, metavar="I", help="Only the parameter group I, counted from 0; default: all.")
 @AT
 @AGAIN
 @carry.parking
@@ -80,11 +83,40 @@ def scale_lr(ctx: click.Context, /, dry_run: bool, yes: bool, out: Path | None, 
 def set_lr(ctx: click.Context, /, dry_run: bool, yes: bool, out: Path | None, lr: str, **wish: Any) -> None:
     """Set the learning rate that the next resume starts with.
 
-    The current LR becomes LR, and the schedule from there on is scaled by the same factor. With 0, every LR becomes 0.
+    The current LR (with --peak the highest of the schedule) becomes LR, and all of the schedule is scaled by the same
+    factor. With 0, every LR becomes 0; with `back`, what a change set to 0 comes back from the journal.
     """
     from ops.interventions.learning_rate import SetLr
+    from ops.interventions.schedule import LrBack
 
+    if lr == "back":
+        given = {name: wish.pop(name) for name in ("again", "group", "peak")}
+        if taken := [name for name, value in given.items() if value is not None and value is not False]:
+            raise BadInput(f"set-lr back takes no --{taken[0]}: all that was set to 0 comes back")
+        carry.carry_out(ctx, LrBack(**wish), dry_run, yes, out)
+        return
     carry.carry_out(ctx, SetLr(session.number(lr, "LR"), **wish), dry_run, yes, out)
+
+
+@click.command("shift-schedule")
+@click.option("--to-step", required=True, type=int, metavar="S", help="The step from which the schedule goes on.")
+@click.option("--lr", metavar="X", help="The LR of the first resumed step, where only the trainer's code knows it.")
+@AT
+@carry.parking
+@carry.options
+@click.pass_context
+def shift_schedule(
+    ctx: click.Context, /, dry_run: bool, yes: bool, out: Path | None, lr: str | None, **wish: Any
+) -> None:
+    """Let the LR schedule go on from another step.
+
+    Mends a schedule that began anew because the trainer lost its state. Sets the counters of the scheduler and of those
+    inside it, and the LR of that step where the state tells it.
+    """
+    from ops.interventions.schedule import ShiftSchedule
+
+    value = None if lr is None else session.number(lr, "--lr")
+    carry.carry_out(ctx, ShiftSchedule(lr=value, **wish), dry_run, yes, out)
 
 
 @click.command("reset-optimizer")

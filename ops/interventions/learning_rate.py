@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ops.actions import Action, Edit, PatchState
 from ops.errors import BadInput, Refused
-from ops.interventions import targets
+from ops.interventions import ds_config, forecast, targets
+from ops.interventions.lr_promise import scale_promise, set_promise
 from ops.interventions.wish import CheckpointEdit
-from ops.model import Checkpoint, Expectation, LogView, LrSite, Sample, Snapshot, StateFile
+from ops.model import Checkpoint, Expectation, Snapshot, StateFile
 
-EXPECTED_POINTS = 40
 CHANGING = ("scale-lr", "set-lr", "rewind")
 
 
@@ -39,39 +40,77 @@ class ScaleLr(CheckpointEdit):
         check_factor(self.factor)
         checkpoint = self.checkpoint(snapshot)
         refuse_second(snapshot, checkpoint, self.again)
-        return self.parked(snapshot, scaled(checkpoint, self.factor, self.group))
+        return self.parked(snapshot, scaled(snapshot, checkpoint, self.factor, self.group))
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
         logged = self.factor if self.group in (None, 0) else 1.0  # the trainer logs the LR of group 0
-        return scale_promise(snapshot, self.checkpoint(snapshot), logged)
+        checkpoint = self.checkpoint(snapshot)
+        return scale_promise(snapshot, checkpoint, now_of(checkpoint), logged)
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
-        return (*about_pointer(snapshot, self.step(snapshot)), *super().notes(snapshot))
+        checkpoint = self.checkpoint(snapshot)
+        said = forecast.said(checkpoint, scaled(snapshot, checkpoint, self.factor, self.group))
+        return (*said, *about_pointer(snapshot, checkpoint.step), *super().notes(snapshot))
+
+
+@dataclass(frozen=True)
+class Aim:
+    """Where the LR shall be: of all groups (measured at the first) or of one; now, or at the schedule's peak."""
+
+    lr: float
+    group: int | None = None
+    peak: bool = False
+
+    def now(self, checkpoint: Checkpoint) -> float:
+        """What stands there."""
+        return (peak if self.peak else current)(checkpoint, self.group or 0)
+
+    @property
+    def of(self) -> str:
+        return "" if self.group is None else f" of group {self.group}"
 
 
 @dataclass(frozen=True)
 class SetLr(CheckpointEdit):
-    """Set the current learning rate of the checkpoint; the schedule from there on is scaled by the same factor."""
+    """Set the current learning rate of the checkpoint, or its schedule's peak; all of the schedule is scaled with it."""
 
     kind: ClassVar[str] = "set-lr"
     lr: float
     again: bool = False
+    group: int | None = None
+    peak: bool = False
+
+    @property
+    def aim(self) -> Aim:
+        return Aim(self.lr, self.group, self.peak)
 
     def title(self, snapshot: Snapshot) -> str:
-        return f"set the LR of {targets.name(snapshot, self.step(snapshot))} to {self.lr:g}"
+        what = ("peak LR" if self.peak else "LR") + self.aim.of
+        return f"set the {what} in {targets.name(snapshot, self.step(snapshot))} to {self.lr:g}"
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         check_lr(self.lr)
         checkpoint = self.checkpoint(snapshot)
         refuse_second(snapshot, checkpoint, self.again)
-        return self.parked(snapshot, set_to(checkpoint, self.lr))
+        return self.parked(snapshot, set_to(snapshot, checkpoint, self.aim))
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
-        return set_promise(snapshot, self.checkpoint(snapshot), self.lr)
+        checkpoint = self.checkpoint(snapshot)
+        if self.group:
+            return scale_promise(snapshot, checkpoint, now_of(checkpoint), 1.0)
+        return set_promise(snapshot, checkpoint, current(checkpoint), moved_by(checkpoint, self.aim))
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
-        said = (*about_set(self.checkpoint(snapshot), self.lr), *about_pointer(snapshot, self.step(snapshot)))
-        return (*said, *super().notes(snapshot))
+        checkpoint = self.checkpoint(snapshot)
+        edits = set_to(snapshot, checkpoint, self.aim)
+        said = (*about_set(checkpoint, self.aim), *forecast.said(checkpoint, edits))
+        return (*said, *about_pointer(snapshot, checkpoint.step), *super().notes(snapshot))
+
+
+def moved_by(checkpoint: Checkpoint, aim: Aim) -> float:
+    """The current LR after the change."""
+    now, lr = aim.now(checkpoint), aim.lr
+    return lr if now == 0 or lr == 0 else current(checkpoint) * (lr / now)
 
 
 def check_factor(factor: float) -> None:
@@ -119,16 +158,38 @@ def _changed_lr(wish: object, step: int) -> bool:
     return has and str(step) == str(said.get("to", said.get("at")))
 
 
-def scaled(checkpoint: Checkpoint, factor: float, group: int | None = None) -> tuple[Action, ...]:
-    """One patch a file: every LR in it, or every one of a parameter group, times the factor."""
+def scaled(snapshot: Snapshot, checkpoint: Checkpoint, factor: float, group: int | None = None) -> tuple[Action, ...]:
+    """Every LR there is, or every one of a parameter group, times the factor."""
+    return changed(snapshot, checkpoint, lambda value: value * factor, group)
+
+
+def set_to(snapshot: Snapshot, checkpoint: Checkpoint, aim: Aim) -> tuple[Action, ...]:
+    """All LRs by the factor that brings the present one (or the peak) to where it shall be; all alike from or to 0."""
+    now, lr = aim.now(checkpoint), aim.lr
+    alike = now == 0 or lr == 0
+    return changed(snapshot, checkpoint, lambda v: lr if alike or v == now else v * (lr / now), aim.group)
+
+
+def changed(
+    snapshot: Snapshot, checkpoint: Checkpoint, new: Callable[[float], float], group: int | None
+) -> tuple[Action, ...]:
+    """One patch a file of the checkpoint, and one of ds_config where DeepSpeed's own scheduler has its LR there."""
+    files = targets.states(checkpoint)
+    config: tuple[Action, ...] = ()
     if group is None:
-        return _patches(checkpoint, lambda _file, value: value * factor)
-    files = [replace(f, lr=_of_group(f, group)) for f in targets.states(checkpoint)]
-    if not any(f.lr for f in files):
-        known = {g for f in targets.states(checkpoint) for s in f.lr if (g := group_of(s.label)) is not None}
-        raise BadInput(f"there is no parameter group {group}", hint=f"groups: {', '.join(map(str, sorted(known)))}")
-    patches = (PatchState(str(checkpoint.home / f.file), edits_of(f, lambda _f, v: v * factor)) for f in files)
-    return tuple(p for p in patches if p.edits)
+        config = ds_config.edits(snapshot, checkpoint, new)
+    else:
+        files = _of_group(checkpoint, group)
+    if not config and not any(f.lr for f in files):
+        current(checkpoint)
+    patches = (PatchState(str(checkpoint.home / f.file), edits_of(f, new)) for f in files)
+    return (*(p for p in patches if p.edits), *config)
+
+
+def edits_of(file: StateFile, new: Callable[[float], float]) -> tuple[Edit, ...]:
+    """The edits of a file's LR fields; a field that keeps its value is left out."""
+    pairs = ((site, new(site.value)) for site in file.lr)
+    return tuple(Edit(s.label, s.offset, s.value, value, s.kind) for s, value in pairs if value != s.value)
 
 
 def group_of(label: str) -> int | None:
@@ -137,118 +198,66 @@ def group_of(label: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _of_group(file: StateFile, group: int) -> tuple[LrSite, ...]:
-    """The LR fields of one group. Raises Refused where one number stands for all of them and is not 0."""
-    for site in file.lr:
-        if site.label.rpartition(".")[2] == "eta_min" and site.value:
-            raise Refused(
-                f"{site.label} is one number for all groups: the LR of one of them cannot be scaled alone",
-                file.file,
-                "without --group all of them are scaled",
-            )
-    return tuple(s for s in file.lr if group_of(s.label) == group)
+def _of_group(checkpoint: Checkpoint, group: int) -> tuple[StateFile, ...]:
+    """The files with the LR fields of one group alone. Raises Refused where one number stands for all of them."""
+    states = targets.states(checkpoint)
+    everywhere = next((s for f in states for s in f.lr if s.label.endswith("eta_min") and s.value), None)
+    if everywhere or ds_config.holds_lr(checkpoint):
+        what = everywhere.label if everywhere else "the LR in ds_config"
+        raise Refused(
+            f"{what} is one number for all groups: the LR of one of them cannot be changed alone",
+            everywhere.file if everywhere else str(checkpoint.path),
+            "without --group all of them are changed",
+        )
+    files = tuple(replace(f, lr=tuple(s for s in f.lr if group_of(s.label) == group)) for f in states)
+    if not any(f.lr for f in files):
+        known = {g for f in states for s in f.lr if (g := group_of(s.label)) is not None}
+        raise BadInput(f"there is no parameter group {group}", hint=f"groups: {', '.join(map(str, sorted(known)))}")
+    return files
 
 
-def set_to(checkpoint: Checkpoint, lr: float) -> tuple[Action, ...]:
-    """One patch a file, so that the current LR is `lr`: all LRs by the same factor, or all alike from or to 0."""
-    now = current(checkpoint)
-    return _patches(checkpoint, lambda _file, value: lr if now == 0 or lr == 0 else value * (lr / now))
-
-
-def current(checkpoint: Checkpoint) -> float:
-    """The LR of the first parameter group, as the next step would use it."""
+def current(checkpoint: Checkpoint, group: int = 0) -> float:
+    """The LR of a parameter group, as the next step would use it."""
     sites = [s for f in targets.states(checkpoint) for s in f.lr]
-    for ending in ("param_groups[0].lr", "_last_lr[0]", "base_lrs[0]"):
+    for ending in (f"param_groups[{group}].lr", f"_last_lr[{group}]", f"base_lrs[{group}]"):
         for site in sites:
             if site.label.endswith(ending):
                 return site.value
-    raise Refused(
-        f"{checkpoint.name} holds no LR",
-        str(checkpoint.path),
-        "with DeepSpeed's own schedulers the LR lives in ds_config",
-    )
+    raise Refused(f"{checkpoint.name} holds no LR", str(checkpoint.path), f"m4ops inspect {checkpoint.step}")
 
 
-def _patches(checkpoint: Checkpoint, new: object) -> tuple[Action, ...]:
-    files = [f for f in targets.states(checkpoint) if f.lr]
-    if not files:
-        current(checkpoint)
-    patches = (PatchState(str(checkpoint.home / f.file), edits_of(f, new)) for f in files)
-    return tuple(p for p in patches if p.edits)
+def now_of(checkpoint: Checkpoint) -> float | None:
+    """The current LR; None where the checkpoint was not looked into."""
+    return current(checkpoint) if checkpoint.states else None
 
 
-def edits_of(file: StateFile, new: object) -> tuple[Edit, ...]:
-    """The edits of a file's LR fields; a field that keeps its value is left out."""
-    pairs = ((site, new(file, site.value)) for site in file.lr)  # type: ignore[operator]
-    return tuple(Edit(s.label, s.offset, s.value, value, s.kind) for s, value in pairs if value != s.value)
+def peak(checkpoint: Checkpoint, group: int = 0) -> float:
+    """The highest LR of a parameter group's schedule, as its fields have it."""
+    names = ("initial_lr", "max_lr", f"base_lrs[{group}]", f"max_lrs[{group}]")
+    sites = (s for f in targets.states(checkpoint) for s in f.lr if group_of(s.label) == group)
+    found = [s.value for s in sites if s.label.endswith(names)]
+    if not found or ds_config.holds_lr(checkpoint):
+        raise Refused(
+            "the schedule's peak stands in no file of the checkpoint",
+            str(checkpoint.path),
+            "without --peak the current LR is set, and the schedule scaled with it",
+        )
+    return max(found)
 
 
-def scale_promise(snapshot: Snapshot, checkpoint: Checkpoint, factor: float) -> Expectation:
-    """What the log must show: the LRs that this checkpoint's own branch logged beyond it, times the factor.
-
-    An earlier change that no training has followed yet promised those LRs already; then its promise is scaled. Where no
-    branch beyond the checkpoint fits the LR it holds, that LR stands for it, with room for the schedule's slope.
-    """
-    step, log = checkpoint.step, snapshot.log
-    samples = [s for s in log.samples if s.lr is not None] if isinstance(log, LogView) else []
-    earlier = _untested(snapshot, step, samples[-1].offset if samples else -1)
-    if earlier is not None:
-        return replace(earlier, lr=tuple((s, lr * factor) for s, lr in earlier.lr), wandb_new=None, wandb_id="")
-    now = current(checkpoint) if checkpoint.states else None
-    for branch in reversed(_beyond(samples, step)):
-        if now is None or _fits(branch, step, now):
-            points = tuple((s, lr * factor) for s, lr in branch if s > step)
-            return Expectation(resume_step=step, lr=points[:EXPECTED_POINTS])
-    if now is None:
-        return Expectation(resume_step=step)
-    return Expectation(resume_step=step, lr=((step, now * factor),), lr_tolerance=0.1)
-
-
-def _beyond(samples: list[Sample], step: int) -> list[list[tuple[int, float]]]:
-    """(step, LR) of each stretch of the log that passes `step`, from the last point at or before it on."""
-    branches: list[list[tuple[int, float]]] = [[]]
-    for sample in samples:
-        if branches[-1] and sample.step <= branches[-1][-1][0]:
-            branches.append([])
-        branches[-1].append((sample.step, sample.lr or 0.0))
-    cut = ([p for p in b if p[0] > step] for b in branches)
-    before = ([p for p in b if p[0] <= step][-1:] for b in branches)
-    return [start + rest for start, rest in zip(before, cut, strict=True) if rest]
-
-
-def _fits(branch: list[tuple[int, float]], step: int, now: float) -> bool:
-    """Whether the branch logged, about `step`, the LR that the checkpoint holds."""
-    (s0, lr0), (s1, lr1) = branch[0], branch[min(1, len(branch) - 1)]
-    near = [lr0, lr1] if s0 <= step else [lr0, lr0 - (lr1 - lr0) * (s0 - step) / (s1 - s0 or 1)]
-    return 0.98 * min(near) <= now <= 1.02 * max(near)
-
-
-def _untested(snapshot: Snapshot, step: int, last_logged: int) -> Expectation | None:
-    """The promise of the newest change of this checkpoint's LR after which nothing was logged."""
-    for change in reversed(snapshot.history or ()):
-        promise = change.expectation
-        fresh = change.log_offset is not None and change.log_offset > last_logged
-        if change.status == "applied" and fresh and promise is not None and promise.resume_step == step and promise.lr:
-            return promise
-    return None
-
-
-def set_promise(snapshot: Snapshot, checkpoint: Checkpoint, lr: float) -> Expectation:
-    """As `scale_promise`, for an LR set to a value."""
-    now = current(checkpoint)
-    if lr == 0 or now == 0:
-        return Expectation(resume_step=checkpoint.step, lr=((checkpoint.step, lr),), lr_tolerance=0.1)
-    return scale_promise(snapshot, checkpoint, lr / now)
-
-
-def about_set(checkpoint: Checkpoint, lr: float) -> tuple[str, ...]:
+def about_set(checkpoint: Checkpoint, aim: Aim) -> tuple[str, ...]:
     """What setting means here."""
-    now = current(checkpoint)
+    now, lr = aim.now(checkpoint), aim.lr
+    what = ("the schedule's peak" if aim.peak else "the current LR") + aim.of
     if lr == 0:
-        return (f"the current LR is {now:g}; every LR becomes 0 and stays 0 until `m4ops undo` or `m4ops set-lr`",)
+        return (
+            f"{what} is {now:g}; every LR{aim.of} becomes 0 and stays 0 until `m4ops undo`, or `m4ops set-lr back` once the trainer has saved again",
+        )
     if now == 0:
-        return (f"the current LR is 0; every LR field becomes {lr:g}: the schedule's peak and its present value alike",)
-    return (f"the current LR is {now:g}; the whole schedule from here on is scaled by {lr / now:.6g}",)
+        return (
+            f"{what} is 0; every LR field{aim.of} becomes {lr:g}, the schedule's peak and its present value alike: `m4ops set-lr back` brings back what a change set to 0, --peak sets the peak alone",
+        )
+    return (f"{what} is {now:g} and becomes {lr:g}; the whole schedule{aim.of} is scaled by {lr / now:.6g}",)
 
 
 def about_pointer(snapshot: Snapshot, step: int) -> tuple[str, ...]:

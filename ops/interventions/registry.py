@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from ops.errors import BadInput
-from ops.interventions import evaluations, exclude, jobs, learning_rate, optimizer, rewind, wandb_run
+from ops.interventions import evaluations, exclude, jobs, learning_rate, optimizer, rewind, schedule, wandb_run
 from ops.interventions.wish import Wish
 
 KINDS: tuple[type[Any], ...] = (
     rewind.Rewind,
     learning_rate.ScaleLr,
     learning_rate.SetLr,
+    schedule.LrBack,
+    schedule.ShiftSchedule,
     wandb_run.ResetWandb,
     evaluations.TrimEvals,
     optimizer.ResetOptimizer,

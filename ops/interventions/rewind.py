@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from ops.actions import Action, Folder, Move, WriteText
 from ops.errors import BadInput, Refused
-from ops.interventions import evaluations, optimizer, parking, targets, wandb_run
+from ops.interventions import evaluations, forecast, optimizer, parking, targets, wandb_run
 from ops.interventions import learning_rate as lr
+from ops.interventions.lr_promise import scale_promise, set_promise
 from ops.interventions.wish import Edit
 from ops.model import DISCARDED, Checkpoint, Evals, Expectation, LogView, Pointer, Snapshot, Unknown
 from ops.pace import seconds_per_step
@@ -62,9 +63,9 @@ class Rewind(Edit):
         target = targets.resumable(snapshot, self._step(snapshot))
         old = target.wandb_id if isinstance(target.wandb_id, str) else ""
         promise = (
-            lr.scale_promise(snapshot, target, self.scale_lr or 1.0)
+            scale_promise(snapshot, target, lr.now_of(target), self.scale_lr or 1.0)
             if self.set_lr is None
-            else lr.set_promise(snapshot, target, self.set_lr)
+            else set_promise(snapshot, target, lr.current(target), self.set_lr)
         )
         known = target.infos is not None
         return replace(promise, wandb_new=not self.keep_wandb_run if known else None, wandb_id=old)
@@ -76,7 +77,10 @@ class Rewind(Edit):
         step = self._step(snapshot)
         said = [*evaluations.about(snapshot, step)]
         if self.set_lr is not None:
-            said += lr.about_set(targets.resumable(snapshot, step), self.set_lr)
+            said += lr.about_set(targets.resumable(snapshot, step), lr.Aim(self.set_lr))
+        if self.scale_lr is not None or self.set_lr is not None:
+            target = targets.resumable(snapshot, step)
+            said += forecast.said(target, self._lr(snapshot, target))
         if self.keep_discarded:
             said.append("discarded checkpoints stay where they are: new saves of the same steps will mix with them")
         if self.reset_optimizer:
@@ -106,7 +110,9 @@ class Rewind(Edit):
         if self.scale_lr is not None or self.set_lr is not None:
             lr.refuse_second(snapshot, target, self.again)
             changes = (
-                lr.scaled(target, self.scale_lr) if self.scale_lr is not None else lr.set_to(target, self.set_lr or 0.0)
+                lr.scaled(snapshot, target, self.scale_lr)
+                if self.scale_lr is not None
+                else lr.set_to(snapshot, target, lr.Aim(self.set_lr or 0.0))
             )
         return optimizer.reset(snapshot, target, changes) if self.reset_optimizer else changes
 

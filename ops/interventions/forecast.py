@@ -1,0 +1,80 @@
+"""What a change of LR or schedule makes of the next steps, before and after, as far as the saved state tells it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ops import schedules
+from ops.actions import Action, PatchState, Rewrite
+from ops.interventions import targets
+from ops.model import Checkpoint, StateFile, Unknown
+
+STEPS = 5
+GROUPS = 4
+"""Parameter groups shown."""
+Values = Mapping[tuple[str, str], float]
+"""New numbers by file and label."""
+
+
+def said(checkpoint: Checkpoint, actions: Sequence[Action]) -> tuple[str, ...]:
+    """The LR of the next steps before and after these actions, a line a parameter group."""
+    states, new = targets.states(checkpoint), _values(checkpoint, actions)
+    before, after = groups(states, {}), groups(states, new)
+    if not new or not before:
+        return ()
+    holder = next((f for f in states if f.scheduler is not None), None)
+    curves = [ahead(holder, rates, values, STEPS) for rates, values in ((before, {}), (after, new))]
+    if isinstance(curves[0], Unknown) or isinstance(curves[1], Unknown):
+        reason = next(c.reason for c in curves if isinstance(c, Unknown))
+        first = ", ".join(dict.fromkeys(f"{a['lr']:.6g} → {b['lr']:.6g}" for a, b in zip(before, after, strict=True)))
+        return (
+            f"LR of the first resumed step: {first}; those after it cannot be computed here: {reason}{_later(new, states)}",
+        )
+    lines = []
+    for index in range(min(len(before), GROUPS)):
+        pairs = (f"{a[index]:.6g} → {b[index]:.6g}" for a, b in zip(*curves, strict=True))
+        group = f" of group {index}" if len(before) > 1 else ""
+        lines.append(f"LR{group} in the next steps: {', '.join(pairs)}")
+    return tuple(lines)
+
+
+def ahead(
+    holder: StateFile | None, rates: Sequence[schedules.Group], new: Values, steps: int
+) -> tuple[tuple[float, ...], ...] | Unknown:
+    """The LR of each group in the next steps with the new numbers. Without a scheduler it stays."""
+    if holder is None or holder.scheduler is None:
+        return tuple(tuple(g["lr"] for g in rates) for _ in range(steps))
+    return schedules.ahead(edited(holder, new), rates, steps)
+
+
+def edited(holder: StateFile, new: Values) -> schedules.State:
+    """The scheduler's state with the new numbers."""
+    mine = ((label.removeprefix("lr_scheduler."), value) for (file, label), value in new.items() if file == holder.file)
+    return schedules.edited(holder.scheduler or {}, mine)
+
+
+def groups(states: Sequence[StateFile], new: Values) -> list[dict[str, float]]:
+    """The LR fields of each of the optimizer's parameter groups, as its first file has them."""
+    for file in states:
+        found: dict[int, dict[str, float]] = {}
+        for site in file.lr:
+            if match := re.search(r"param_groups\[(\d+)\]\.(\w+)$", site.label):
+                value = new.get((file.file, site.label), site.value)
+                found.setdefault(int(match[1]), {})[match[2]] = value
+        if found and all("lr" in group for group in found.values()):
+            return [found[index] for index in sorted(found)]
+    return []
+
+
+def _values(checkpoint: Checkpoint, actions: Sequence[Action]) -> Values:
+    home = str(checkpoint.home)
+    patched = [a for a in actions if isinstance(a, PatchState | Rewrite) and a.path.startswith(home)]
+    return {(a.path[len(home) + 1 :], e.label): e.after for a in patched for e in a.edits}
+
+
+def _later(new: Values, states: Sequence[StateFile]) -> str:
+    """Where every base LR is changed by one factor, that is the factor of all that follows."""
+    old = {(f.file, s.label): s.value for f in states for s in f.lr if "base_lrs[" in s.label}
+    factors = {f"{new.get(key, value) / value:.6g}" for key, value in old.items() if value}
+    return f"; each is {factors.pop()} × what it would have been" if len(factors) == 1 and factors != {"1"} else ""

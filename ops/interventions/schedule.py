@@ -1,0 +1,180 @@
+"""Where a checkpoint's schedule stands: moved to another step, or brought back from an LR of 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ops import schedules
+from ops.actions import Action, Edit, PatchState
+from ops.errors import BadInput, Refused
+from ops.interventions import ds_config, forecast, targets
+from ops.interventions.learning_rate import about_pointer, check_lr, current
+from ops.interventions.wish import CheckpointEdit
+from ops.model import Change, Checkpoint, Expectation, LrSite, Snapshot, StateFile, Unknown
+
+Values = dict[tuple[str, str], float]
+"""New numbers by file and label."""
+
+
+@dataclass(frozen=True)
+class ShiftSchedule(CheckpointEdit):
+    """Let the LR schedule go on from another step: after a trainer lost the scheduler's state, or to jump ahead."""
+
+    kind: ClassVar[str] = "shift-schedule"
+    to_step: int
+    lr: float | None = None
+
+    def title(self, snapshot: Snapshot) -> str:
+        return f"let the schedule of {targets.name(snapshot, self.step(snapshot))} go on from step {self.to_step}"
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        if self.to_step < 0:
+            raise BadInput(f"--to-step {self.to_step}: a step is not negative")
+        if self.lr is not None:
+            check_lr(self.lr)
+        checkpoint = self.checkpoint(snapshot)
+        return self.parked(snapshot, patches(checkpoint, self.values(checkpoint)))
+
+    def values(self, checkpoint: Checkpoint) -> Values:
+        """The counters of every scheduler file, and the LR of the step where the state tells it."""
+        states = targets.states(checkpoint)
+        found: Values = {}
+        for holder in _holders(checkpoint):
+            state = holder.scheduler or {}
+            try:
+                places = schedules.moved(state, self.to_step * _each(state, checkpoint))
+            except schedules.Unforeseen as why:
+                raise Refused(f"the schedule cannot be moved: {why}", holder.file) from None
+            known = {s.label.removeprefix("lr_scheduler."): s.label for s in holder.counters}
+            found |= {(holder.file, known[label]): value for label, value in places.items() if label in known}
+        return found | rates(states, self.rates(checkpoint) or ())
+
+    def rates(self, checkpoint: Checkpoint) -> tuple[float, ...] | Unknown:
+        """The LR of each group in the first resumed step."""
+        groups, state = forecast.groups(targets.states(checkpoint), {}), _holders(checkpoint)[0].scheduler or {}
+        if self.lr is None:
+            return schedules.at(state, groups, self.to_step * _each(state, checkpoint))
+        now = groups[0]["lr"] if groups else 0.0
+        return tuple(g["lr"] * self.lr / now if now else self.lr for g in groups)
+
+    def expect(self, snapshot: Snapshot) -> Expectation | None:
+        checkpoint = self.checkpoint(snapshot)
+        first = self.rates(checkpoint)
+        points = ((checkpoint.step, first[0]),) if first else ()
+        return Expectation(resume_step=checkpoint.step, lr=points, lr_tolerance=0.1)
+
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        checkpoint = self.checkpoint(snapshot)
+        state, first = _holders(checkpoint)[0].scheduler or {}, self.rates(checkpoint)
+        said = [*forecast.said(checkpoint, patches(checkpoint, self.values(checkpoint)))]
+        if isinstance(first, Unknown):
+            said.append(
+                f"the first resumed step still runs with the optimizer's LR, {current(checkpoint):g} (--lr sets another): "
+                f"the LR of step {self.to_step} cannot be computed here: {first.reason}"
+            )
+        if (each := _each(state, checkpoint)) > 1:
+            said.append(f"this scheduler counts {each} for each optimizer step: it is set to {self.to_step * each}")
+        return (*said, *about_pointer(snapshot, checkpoint.step), *super().notes(snapshot))
+
+
+@dataclass(frozen=True)
+class LrBack(CheckpointEdit):
+    """Bring back the LR that a change set to 0, from the journal, where the schedule stands by now."""
+
+    kind: ClassVar[str] = "lr-back"
+
+    def title(self, snapshot: Snapshot) -> str:
+        return f"bring back the LR of {targets.name(snapshot, self.step(snapshot))}, 0 since change {_zeroing(snapshot).id}"
+
+    def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        checkpoint = self.checkpoint(snapshot)
+        return self.parked(snapshot, patches(checkpoint, self.values(snapshot, checkpoint)))
+
+    def values(self, snapshot: Snapshot, checkpoint: Checkpoint) -> Values:
+        """What each LR was before; the present one as the schedule has it at this step, where its state tells that."""
+        change, states = _zeroing(snapshot), targets.states(checkpoint)
+        if ds_config.holds_lr(checkpoint):
+            raise Refused(
+                "the scheduler is DeepSpeed's own: its LR was set to 0 in ds_config",
+                str(checkpoint.path),
+                f"m4ops undo {change.id} --dry-run shows what stood there",
+            )
+        found: Values = {}
+        for file in states:
+            name = file.file.rpartition("/")[2]
+            zeros = (s for s in file.lr if s.value == 0)
+            found |= {
+                (file.file, s.label): change.zeroed[name, s.label] for s in zeros if (name, s.label) in change.zeroed
+            }
+        if not found:
+            raise Refused(f"no LR of {checkpoint.name} that change {change.id} set to 0 is 0 now", str(checkpoint.path))
+        holder = next((f for f in states if f.scheduler is not None), None)
+        epoch = (holder.scheduler or {}).get("last_epoch") if holder else None
+        if holder is None or not isinstance(epoch, int):
+            return found
+        return found | rates(
+            states, schedules.at(forecast.edited(holder, found), forecast.groups(states, found), epoch) or ()
+        )
+
+    def expect(self, snapshot: Snapshot) -> Expectation | None:
+        checkpoint = self.checkpoint(snapshot)
+        groups = forecast.groups(targets.states(checkpoint), self.values(snapshot, checkpoint))
+        points = ((checkpoint.step, groups[0]["lr"]),) if groups else ()
+        return Expectation(resume_step=checkpoint.step, lr=points, lr_tolerance=0.1)
+
+    def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
+        checkpoint = self.checkpoint(snapshot)
+        edits = patches(checkpoint, self.values(snapshot, checkpoint))
+        return (*forecast.said(checkpoint, edits), *about_pointer(snapshot, checkpoint.step), *super().notes(snapshot))
+
+
+def patches(checkpoint: Checkpoint, values: Mapping[tuple[str, str], float]) -> tuple[Action, ...]:
+    """One patch a file that sets these numbers."""
+    made = []
+    for file in targets.states(checkpoint):
+        sites = [s for s in (*file.lr, *file.counters) if values.get((file.file, s.label), s.value) != s.value]
+        edits = tuple(Edit(s.label, s.offset, s.value, values[file.file, s.label], s.kind) for s in sites)
+        made += [PatchState(str(checkpoint.home / file.file), edits)] if edits else []
+    return tuple(made)
+
+
+def rates(states: Sequence[StateFile], wanted: Sequence[float]) -> Values:
+    """The present LR of each group, wherever it stands: in the optimizer on every rank, and as the scheduler's last."""
+    found: Values = {}
+    for file in states:
+        for index, rate in enumerate(wanted):
+            ends = (f"param_groups[{index}].lr", f"_last_lr[{index}]")
+            found |= {(file.file, s.label): rate for s in file.lr if s.label.endswith(ends) and _outer(s)}
+    return found
+
+
+def _outer(site: LrSite) -> bool:
+    return "_schedulers[" not in site.label
+
+
+def _holders(checkpoint: Checkpoint) -> list[StateFile]:
+    """The files with a scheduler's state: one, or DeepSpeed's on every rank. Raises Refused where they are several."""
+    found = [f for f in targets.states(checkpoint) if f.scheduler is not None]
+    if not found or (len(found) > 1 and any("last_batch_iteration" not in (f.scheduler or {}) for f in found)):
+        raise Refused(
+            f"{checkpoint.name} holds {len(found) or 'no'} schedulers that m4ops can move, not one",
+            str(checkpoint.path),
+            f"m4ops inspect {checkpoint.step}",
+        )
+    return found
+
+
+def _each(state: schedules.State, checkpoint: Checkpoint) -> int:
+    """How often the scheduler counts for one optimizer step: Accelerate steps a prepared one once for every process."""
+    epoch, step = state.get("last_epoch"), checkpoint.step
+    return epoch // step if isinstance(epoch, int) and step and epoch > step and epoch % step == 0 else 1
+
+
+def _zeroing(snapshot: Snapshot) -> Change:
+    """The newest change that stands and set an LR to 0. Raises Refused."""
+    for change in reversed(snapshot.history or ()):
+        if change.status == "applied" and change.zeroed:
+            return change
+    raise Refused("no change of this run set the LR to 0", str(snapshot.run.dir), "m4ops history")

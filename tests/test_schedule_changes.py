@@ -1,0 +1,228 @@
+"""`m4ops shift-schedule`, `set-lr` of a group, a peak, 0 and back, and DeepSpeed's own schedulers: resumed for real."""
+
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+import torch
+from runs import Run
+from torch.optim import lr_scheduler as t
+
+RATES = (1e-3, 4e-4)
+
+
+def recorded(path: Path) -> dict[int, list[float]]:
+    """Step → LR of each group as that step used it."""
+    return {line["step"]: line["lrs"] for line in map(json.loads, path.read_text().splitlines())}
+
+
+def resumed(run: Run, until: int, name: str = "resumed.jsonl", every: str = "10") -> dict[int, list[float]]:
+    record = run.root / name
+    options = ("--steps", "40", "--until", str(until), "--save-every", every, "--lr-record", str(record))
+    runs.train(run.dir, *options)
+    return recorded(record)
+
+
+def restarted(run: Run, step: int, epoch: int) -> None:
+    """The schedule begins anew, as when a trainer skipped the scheduler's state."""
+    path = run.state(step)
+    state = torch.load(path, weights_only=False)
+    torch.save({**state, "last_epoch": epoch, "_step_count": epoch + 1}, path)
+
+
+def test_a_schedule_that_began_anew_is_set_to_its_step(run: Run) -> None:
+    plain = recorded(run.root / "lrs.jsonl")
+    run.done("rewind", "--to", "20", "-y")
+    restarted(run, 20, 3)
+    before = run.tree()
+    run.done("shift-schedule", "--to-step", "20", "-y")
+    run.done("undo", "-y")
+    assert run.tree() == before
+    said = run.done("shift-schedule", "--to-step", "20", "-y")
+    assert re.search(r"lambdas\s+live\s+in\s+the\s+trainer's\s+code", said.out)
+    now = resumed(run, 26)
+    assert now == {step: plain[step] for step in range(21, 27)}
+
+
+def test_the_lr_is_0_for_a_while_and_comes_back_from_the_journal(run: Run) -> None:
+    plain = recorded(run.root / "lrs.jsonl")
+    run.done("rewind", "--to", "20", "--set-lr", "0", "-y")
+    frozen = resumed(run, 24, "frozen.jsonl", every="4")
+    assert [frozen[step] for step in range(21, 25)] == [[0.0, 0.0]] * 4
+    said = run.done("set-lr", "back", "-y")
+    assert "0 → 0.00166667" in said.out
+    now = resumed(run, 28)
+    assert now[25] == plain[21]  # the optimizer's own, as it was; from then on the schedule's at its step
+    assert [now[step] for step in range(26, 29)] == [plain[step] for step in range(26, 29)]
+
+
+# -- torch's schedulers, whose formula m4ops knows -------------------------------------------------------
+
+
+class Training:
+    """Two parameter groups under a scheduler; as m4's files in a run."""
+
+    def __init__(self, make: Any, steps: int = 0) -> None:
+        groups = [{"params": [torch.nn.Parameter(torch.ones(2))], "lr": lr} for lr in RATES]
+        self.optimizer = torch.optim.AdamW(groups)
+        self.scheduler = make(self.optimizer)
+        self.train(steps)
+
+    def train(self, steps: int) -> list[list[float]]:
+        used = []
+        for _ in range(steps):
+            used.append([float(group["lr"]) for group in self.optimizer.param_groups])
+            for group in self.optimizer.param_groups:
+                group["params"][0].grad = torch.ones(2)
+            self.optimizer.step()
+            self.scheduler.step()
+        return used
+
+    def save(self, run: Run, step: int) -> None:
+        torch.save(self.optimizer.state_dict(), run.state(step, "optimizer.bin"))
+        torch.save(self.scheduler.state_dict(), run.state(step))
+
+    def load(self, run: Run, step: int) -> None:
+        self.optimizer.load_state_dict(torch.load(run.state(step, "optimizer.bin")))
+        self.scheduler.load_state_dict(torch.load(run.state(step), weights_only=False))
+
+
+def sequential(o: torch.optim.Optimizer) -> Any:
+    return t.SequentialLR(
+        o, [t.LinearLR(o, 0.1, total_iters=6), t.CosineAnnealingLR(o, 20, eta_min=1e-5)], milestones=[14]
+    )
+
+
+SCHEDULERS = {
+    "SequentialLR": sequential,
+    "OneCycleLR": lambda o: t.OneCycleLR(o, [1e-3, 2e-3], total_steps=400),
+    "CosineAnnealingWarmRestarts": lambda o: t.CosineAnnealingWarmRestarts(o, 9, T_mult=2, eta_min=1e-5),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_schedulers_go_on_from_another_step_with_its_lr(run: Run) -> None:
+    for name, make in SCHEDULERS.items():
+        for there in (3, 17, 300) if name != "SequentialLR" else (3, 17):
+            Training(make, 10).save(run, 10)
+            said = run.done("shift-schedule", "--to-step", str(there), "--at", "10", "-y")
+            back, real = Training(make), Training(make, there)
+            back.load(run, 10)
+            wanted = real.train(20)
+            shown = re.findall(r"group 0 in the next steps: .*?→ ([\d.e-]+)", said.out.replace("\n", " "))
+            assert [float(shown[0])] == pytest.approx([wanted[0][0]], rel=1e-5)
+            assert back.train(20) == [pytest.approx(rates, rel=1e-9, abs=1e-15) for rates in wanted], (name, there)
+
+
+def of_code(o: torch.optim.Optimizer) -> Any:
+    return t.LambdaLR(o, lambda step: min(1.0, (1 + step) / 40))
+
+
+def test_the_first_lr_can_be_said_where_only_the_code_knows_it(run: Run) -> None:
+    Training(of_code, 10).save(run, 10)
+    wanted, back = Training(of_code, 25).train(20), Training(of_code)
+    run.done("shift-schedule", "--to-step", "25", "--lr", str(wanted[0][0]), "--at", "10", "-y")
+    back.load(run, 10)
+    assert back.train(20) == [pytest.approx(rates, rel=1e-12) for rates in wanted]
+
+
+@pytest.mark.parametrize("words", [("--group", "1"), ("--peak",), ()], ids=["group", "peak", "current"])
+def test_an_lr_is_set_where_the_plan_says(run: Run, words: tuple[str, ...]) -> None:
+    Training(of_code, 10).save(run, 10)
+    plain, back = Training(of_code, 10).train(20), Training(of_code)
+    said = " ".join(run.done("set-lr", "1e-5", *words, "--at", "10", "-y").out.split())
+    back.load(run, 10)
+    now = back.train(20)
+    if words[:1] == ("--group",):
+        assert "the current LR of group 1 is 0.00011 and becomes 1e-05" in said
+        wanted = [[a, b * (1e-5 / plain[0][1])] for a, b in plain]
+    elif words:
+        assert "the schedule's peak is 0.001 and becomes 1e-05" in said
+        wanted = [[lr / 100 for lr in rates] for rates in plain]
+    else:
+        assert now[0][0] == 1e-5
+        wanted = [[lr * (1e-5 / plain[0][0]) for lr in rates] for rates in plain]
+    assert now == [pytest.approx(rates, rel=1e-12) for rates in wanted]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_plan_shows_the_lrs_that_the_next_steps_will_have(run: Run) -> None:
+    Training(sequential, 10).save(run, 10)
+    said = run.done("scale-lr", "0.5", "--at", "10", "-y").out
+    back = Training(sequential)
+    back.load(run, 10)
+    line = re.search(r"LR of group 1 in the next steps: ((?:[\d.e-]+ → [\d.e-]+,? ?)+)", " ".join(said.split()))
+    assert line
+    shown = [float(after) for after in re.findall(r"→ ([\d.e-]+)", line[1])]
+    assert shown == pytest.approx([rates[1] for rates in back.train(5)], rel=1e-5)
+
+
+def test_what_has_no_schedule_is_not_moved(run: Run) -> None:
+    path = run.state(30)
+    torch.save({"patience": 2, "min_lrs": [0.0, 0.0], "last_epoch": 30, "_last_lr": [1e-3, 1e-3]}, path)
+    said = run.m4ops("shift-schedule", "--to-step", "5", "--at", "30", "-y")
+    assert (said.code, "it follows the loss" in said.err) == (1, True)
+    assert run.m4ops("shift-schedule", "--to-step", "-5", "--at", "30", "-y").code == 1
+
+
+# -- DeepSpeed's own schedulers --------------------------------------------------------------------------
+
+
+def own_scheduler(run: Run, params: dict[str, object], kind: str = "WarmupLR") -> Path:
+    """DeepSpeed's state in the checkpoint of step 30, and the config from which it takes its LR."""
+    from deepspeed.runtime import lr_schedules
+
+    weights = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([{"params": [weights], "lr": 1e-3}])
+    scheduler = getattr(lr_schedules, kind)(optimizer, **params)
+    for _ in range(30):
+        optimizer.step()
+        scheduler.step()
+    run.state(30).unlink()
+    torch.save(optimizer.state_dict(), run.state(30, "optimizer.bin"))
+    torch.save(scheduler.state_dict(), run.state(30, "scheduler.bin"))
+    config = run.root / "ds.json"
+    config.write_text(
+        json.dumps({"zero_optimization": {"stage": 3}, "scheduler": {"type": kind, "params": params}}, indent=3)
+    )
+    return config
+
+
+def with_deepspeed(run: Run, config: Path) -> list[float]:
+    """The LRs of the next steps, by DeepSpeed's scheduler with its config and the checkpoint's state."""
+    from deepspeed.runtime import lr_schedules
+
+    said = json.loads(config.read_text())["scheduler"]
+    optimizer = torch.optim.AdamW([{"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1e-3}])
+    scheduler = getattr(lr_schedules, said["type"])(optimizer, **said["params"])
+    optimizer.load_state_dict(torch.load(run.state(30, "optimizer.bin")))
+    scheduler.load_state_dict(torch.load(run.state(30, "scheduler.bin")))
+    used = []
+    for _ in range(20):
+        used.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return used
+
+
+def test_deepspeeds_own_scheduler_is_changed_in_its_config(run: Run) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = own_scheduler(run, {"warmup_min_lr": 0, "warmup_max_lr": 3e-4, "warmup_num_steps": 100})
+    refused = run.m4ops("scale-lr", "0.5", "--at", "30", "-y")
+    assert refused.code == 1
+    assert "ds_config" in refused.err
+    (run.dir / "m4ops.toml").write_text('ds_config = "../ds.json"\n')
+    plain, text, before = with_deepspeed(run, config), config.read_text(), run.tree()
+    said = run.done("scale-lr", "0.5", "--at", "30", "-y")
+    assert '`"warmup_max_lr": 0.0003' in " ".join(said.out.split())
+    assert config.read_text() == text.replace("0.0003", "0.00015")
+    assert with_deepspeed(run, config) == pytest.approx([lr / 2 for lr in plain], rel=1e-12)
+    run.done("undo", "-y")
+    assert run.tree() == before
+    config.write_text(text.replace("0.0003", '"auto"'))
+    assert "which the trainer fills in" in run.m4ops("scale-lr", "0.5", "--at", "30", "-y").err
