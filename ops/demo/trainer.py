@@ -2,8 +2,9 @@
 
     python -u -m ops.demo.trainer --config CONFIG.yaml
 
-One process trains a next-character model of 6,000 parameters with SGD and an un-prepared LambdaLR that is
-registered for checkpointing. Files, log lines and resume rules are m4's (huggingface/smollm
+It trains a next-character model of 6,000 parameters with SGD and an un-prepared LambdaLR that is registered
+for checkpointing: in one process, or in as many as torchrun starts, on one node or more, each with a data order of
+its own; the first one logs, decides and writes, but for the states of the others. Files, log lines and resume rules are m4's (huggingface/smollm
 vision/m4/training/trainer.py); a resume draws a new data order. Exit code 0 when the training ended by
 itself, by a switch or by SIGTERM; a Python error (1) when the resume point is unusable.
 
@@ -38,9 +39,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ops.demo import contract, model_and_data
+from ops.demo import contract, faults, model_and_data
 from ops.demo.contract import ResumeInfos, ResumePoint, say
 from ops.demo.training_config import Config, Faults, read_config
 
@@ -93,9 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if config.kill_switch_path and config.kill_switch_path.exists():
         say("** Kill switch activated. Exiting the training before it even starts. **")
         return
-    contract.record_job(config.save_dir, config_path)
+    if contract.first_process():
+        contract.record_job(config.save_dir, config_path)
     training = set_up(config, point)
     train(training)
+    training.accelerator.end_training()
     if training.wandb_run:
         training.wandb_run.finish()
 
@@ -110,7 +113,7 @@ def set_up(config: Config, point: ResumePoint | None) -> Training:
     if point:
         config = replace(config, seed=point.infos.seed)
     set_seed(config.seed)
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=True)  # without cpu=True Accelerate 1.15 takes no backend on a host without a GPU
     raw = model_and_data.build_model()
     fresh = model_and_data.build_optimizer(raw, config)
     scheduler = model_and_data.build_scheduler(fresh, config)
@@ -120,8 +123,8 @@ def set_up(config: Config, point: ResumePoint | None) -> Training:
     wandb_id, wandb_run = start_wandb(config, point)
     if point:
         load_states(accelerator, optimizer, point.opt_step_dir / "accelerator_state", config)
-    fired = contract.faults_fired(config.save_dir)
-    seed = data_seed(config.seed, resumed=point is not None)
+    fired = faults.fired(config.save_dir)
+    seed = data_seed(config.seed, resumed=point is not None, process=accelerator.process_index)
     say(f"** Data order seed: {seed} **")
     return Training(
         config=config,
@@ -156,16 +159,16 @@ def load_states(accelerator: Any, optimizer: Any, folder: Path, config: Config) 
         optimizer.load_state_dict(untouched)
 
 
-def data_seed(seed: int, *, resumed: bool) -> int:
-    """A fresh run's data order is its seed's; every resume has an order of its own."""
+def data_seed(seed: int, *, resumed: bool, process: int) -> int:
+    """A fresh run's data order is its seed's; every resume, and every process, has an order of its own."""
     if not resumed:
-        return seed
-    return zlib.crc32(f"{seed} {contract.job_id()} {time.time_ns()}".encode())
+        return seed + 1000 * process
+    return zlib.crc32(f"{seed} {process} {contract.job_id()} {time.time_ns()}".encode())
 
 
 def start_wandb(config: Config, point: ResumePoint | None) -> tuple[str, Any]:
     """The wandb run and its id, that of the checkpoint if it has one; offline unless WANDB_MODE says else."""
-    if not config.wandb_enable:
+    if not config.wandb_enable or not contract.first_process():
         return "", None
     os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("WANDB_SILENT", "true")
@@ -206,7 +209,7 @@ def train(training: Training) -> None:
         if not at.validated and at.step % config.val_logging_opt_steps == 0:
             validate(training)
         began = time.monotonic()
-        fail_if_told(training, at.step + 1)
+        faults.fail_if_told(config.fault, training.fired, config.save_dir, at.step + 1)
         optimizer_step(training)
         time.sleep(max(0.0, config.step_seconds - (time.monotonic() - began)))
         if at.step % config.train_logging_opt_steps == 0:
@@ -215,17 +218,32 @@ def train(training: Training) -> None:
 
 def over_and_saved(training: Training) -> bool:
     """Whether the training is over; saves when that, the schedule or the save switch asks for it."""
-    config, at = training.config, training.at
-    if why := why_over(training):
+    from accelerate.utils import broadcast_object_list
+
+    # One process looks for all: a switch may come between the looks of two, and one of them would wait for ever.
+    first = contract.first_process()
+    over, due = broadcast_object_list([bool(first and over_now(training)), bool(first and save_now(training))])
+    if not training.at.saved and (over or due):
+        save(training)
+    return bool(over)
+
+
+def over_now(training: Training) -> bool:
+    why = why_over(training)
+    if why:
         say(f"** {why} **")
+    return bool(why)
+
+
+def save_now(training: Training) -> bool:
+    """Whether the schedule asks for a save, or the save switch, which is removed."""
+    config, at = training.config, training.at
     due = at.step != 0 and at.step % config.train_saving_opt_steps == 0
     if config.save_switch_path and config.save_switch_path.exists():
         due = True
         say("** Save switch activated - forcing checkpoint save **")
         config.save_switch_path.unlink()
-    if not at.saved and (why or due):
-        save(training)
-    return bool(why)
+    return due
 
 
 def why_over(training: Training) -> str:
@@ -245,25 +263,6 @@ def why_over(training: Training) -> str:
     return ""
 
 
-def fail_if_told(training: Training, step: int) -> None:
-    """The faults of process and node; those of the data are in the stream, and only noted here."""
-    fault, save_dir = training.config.fault, training.config.save_dir
-    for name in ("spike_at", "nan_at", "hang_at", "lose_node_at"):
-        if getattr(fault, name) != step or name in training.fired:
-            continue
-        contract.note_fault(save_dir, name, step)
-        if name == "lose_node_at":
-            contract.lose_node(fault.node)
-        if name == "hang_at":
-            hang()
-
-
-def hang() -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    while True:
-        signal.pause()
-
-
 def optimizer_step(training: Training) -> None:
     import torch
 
@@ -277,7 +276,7 @@ def optimizer_step(training: Training) -> None:
     training.scheduler.step()
     training.optimizer.zero_grad(set_to_none=True)
     at.step += 1
-    at.samples += config.batch_size_per_gpu
+    at.samples += config.batch_size_per_gpu * training.accelerator.num_processes
     at.saved, at.validated = False, False
     at.losses["grad_norm"].append(float(norm))
     at.losses["pixel_values_sum"].append(batch.images.sum().item())
@@ -286,9 +285,9 @@ def optimizer_step(training: Training) -> None:
 
 
 def log(training: Training) -> None:
-    """Means since the last logged step; the LR is the scheduler's, that of the step to come."""
+    """Means since the last logged step, of all processes; the LR is the scheduler's, that of the step to come."""
     config, at = training.config, training.at
-    means = {name: sum(values) / len(values) for name, values in at.losses.items()}
+    means = means_of_all(training)
     at.logs = {
         "per_token_loss": {name: means[name] for name in ("all", "cm4", "pmd")},
         "lr": training.scheduler.get_last_lr()[0],
@@ -300,16 +299,31 @@ def log(training: Training) -> None:
         "num_opt_steps": at.step,
         "grad_norm": means["grad_norm"],
         "pixel_values_sum": means["pixel_values_sum"],
-        "global_batch_size_current": config.batch_size_per_gpu,
+        "global_batch_size_current": config.batch_size_per_gpu * training.accelerator.num_processes,
     }
     at.losses.clear()
+    if not contract.first_process():
+        return
     where = contract.progress(at.step, config.max_num_opt_steps)
     contract.log_training(config.save_dir, where, time.monotonic() - at.began, at.logs)
     if training.wandb_run:
         training.wandb_run.log(at.logs, step=at.step)
 
 
+def means_of_all(training: Training) -> dict[str, float]:
+    """The mean of each metric since the last logged step, over all processes."""
+    import torch
+
+    means = [sum(values) / len(values) for values in training.at.losses.values()]
+    together = training.accelerator.reduce(torch.tensor(means, dtype=torch.float64), "mean")
+    return dict(zip(training.at.losses, together.tolist(), strict=True))
+
+
 def validate(training: Training) -> None:
+    """On the first process: all have the same weights and the same held-out batch."""
+    training.at.validated = True
+    if not contract.first_process():
+        return
     say("** Starting validation **")
     losses, _ = held_out_result(training)
     images = len(training.held_out.targets)
@@ -320,7 +334,6 @@ def validate(training: Training) -> None:
     }
     contract.log_validation(training.config.save_dir, training.at.step, metrics)
     say("** Finished validation **")
-    training.at.validated = True
 
 
 def held_out_result(training: Training) -> tuple[dict[str, float], float]:
@@ -329,30 +342,34 @@ def held_out_result(training: Training) -> tuple[dict[str, float], float]:
 
     batch = training.held_out
     with torch.no_grad():
-        logits = training.model(batch.contexts, batch.images)
+        logits = training.accelerator.unwrap_model(training.model)(batch.contexts, batch.images)
         losses = torch.nn.functional.cross_entropy(logits, batch.targets, reduction="none")
     right = (logits.argmax(dim=1) == batch.targets).float().mean().item()
     return batch.mean_by_set(losses), right
 
 
 def save(training: Training) -> None:
-    """A checkpoint in m4's order of files: states first, the marker and the pointer last."""
+    """A checkpoint in m4's order of files: the states of all processes first, the marker and the pointer last."""
     config, at = training.config, training.at
+    accelerator, rank = training.accelerator, training.accelerator.process_index
     opt_step_dir = config.save_dir / f"opt_step-{at.step}"
     (opt_step_dir / "resumable_states").mkdir(parents=True, exist_ok=True)
     state = f'{{"data_seed": {training.data_seed}, "batches": {at.step}}}'
-    (opt_step_dir / "resumable_states" / "resumable_states_0.json").write_text(state)
-    training.accelerator.save_state(str(opt_step_dir / "accelerator_state"))
+    (opt_step_dir / "resumable_states" / f"resumable_states_{rank}.json").write_text(state)
+    accelerator.save_state(str(opt_step_dir / "accelerator_state"))
+    accelerator.wait_for_everyone()
+    at.saved = True
+    if not contract.first_process():
+        return
     time.sleep(config.fault.slow_save_seconds)
     running = {
-        "global_batch_size_current": config.batch_size_per_gpu,
+        "global_batch_size_current": config.batch_size_per_gpu * accelerator.num_processes,
         "global_seen_samples": at.samples,
         "next_goal_samples": 0,
         "grad_acc_size_current": 1,
     }
     infos = ResumeInfos(at.logs, training.wandb_id, config.seed, at.step, 0, running)
     contract.finish_checkpoint(opt_step_dir, infos, model_and_data.MODEL_CONFIG)
-    at.saved = True
     if config.evals_dir and at.step % config.eval_opt_steps == 0:
         evaluate(training, opt_step_dir, config.evals_dir)
 
