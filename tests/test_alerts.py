@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -61,6 +61,19 @@ def test_told_once_and_once_more_when_over() -> None:
 def test_told_again_when_it_gets_worse_but_not_when_it_gets_better() -> None:
     assert ticks([SPIKE], [WORSE], [SPIKE], [WORSE], []) == [
         ["opened loss-spike WARNING"], ["worse loss-spike CRITICAL"], [], [], ["resolved loss-spike CRITICAL"]
+    ]  # fmt: skip
+
+
+def test_a_failure_is_told_again_when_its_cause_turns_out_to_be_another() -> None:
+    """A node's loss is noticed by Slurm after the other nodes' tracebacks; `training went on` is no news."""
+    crash = Finding("traceback", Severity.CRITICAL, "an exception", episode="incident:7")
+    lost = Finding("node-failure", Severity.CRITICAL, "n2 failed", node="n2", episode="incident:7")
+    assert ticks([crash], [crash], [lost], [lost], [replace(lost, severity=Severity.WARNING)], []) == [
+        ["opened traceback CRITICAL"], [], ["worse node-failure CRITICAL"], [], [], ["resolved node-failure CRITICAL"]
+    ]  # fmt: skip
+    healed = [replace(found, severity=Severity.WARNING) for found in (crash, lost)]
+    assert ticks([crash], *([found] for found in healed), []) == [
+        ["opened traceback CRITICAL"], [], [], ["resolved traceback CRITICAL"]
     ]  # fmt: skip
 
 

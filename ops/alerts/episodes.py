@@ -1,6 +1,7 @@
 """When a finding becomes a message. Pure: findings and what was told before, in; what to tell now, out.
 
-A finding opens an episode and is told once, again when it gets worse, and once more when it is over.
+A finding opens an episode and is told once, again when it gets worse or its cause turns out to be another, and once
+more when it is over.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Episode:
 
 @dataclass(frozen=True)
 class Message:
-    """One thing to tell people: a finding and what became of it: `opened`, `worse`, `resolved`, `unseen`."""
+    """One thing to tell people: a finding and what became of it: `opened`, `worse` (also: of a graver cause than
+    thought), `resolved`, `unseen`."""
 
     event: str
     finding: Finding
@@ -107,7 +109,10 @@ def _seen(old: Episode | None, finding: Finding, now: float) -> tuple[Episode, M
         latest = finding if _rank(finding.severity) >= _rank(old.finding.severity) else old.finding
         episode = replace(old, finding=latest, seen=now, ticks=old.ticks + 1)
     waits = finding.severity is Severity.UNKNOWN and episode.ticks < PATIENCE
-    if waits or _rank(finding.severity) <= _rank(episode.told):
+    graver = _rank(finding.severity) - _rank(episode.told)
+    # A lost node shows late, after the tracebacks of the others: who was told of those must hear of it.
+    other = old is not None and finding.kind != old.finding.kind
+    if waits or graver < 0 or (graver == 0 and not other):
         return episode, None
     event = WORSE if episode.told else OPENED
     return replace(episode, told=finding.severity), Message(event, finding, now, episode.since)
