@@ -63,8 +63,15 @@ def _event(scan: Scan, event: LogEvent, path: Path) -> Scan:
         timed = (replace(f, job=job, time=time) if s else f for f, s in zip(scan.failures, same, strict=True))
         return replace(scan, failures=tuple(timed), ending=(job, time), open=True)
     failure = _failure(scan, event, f"{path}:{event.line}" if event.line else str(path))
-    failures = (*scan.failures, failure) if failure else scan.failures
+    failures = scan.failures
+    if failure:
+        failures = (*(f for f in failures if not _brought(scan, f, failure)), failure)
     return replace(scan, failures=failures, open=scan.open or failure is not None or event.kind in _ENDINGS)
+
+
+def _brought(scan: Scan, earlier: Failure, later: Failure) -> bool:
+    """Whether a task died because the node was lost: Slurm notices that after a while, the other tasks at once."""
+    return scan.open and later.what == "lost" and earlier.what == "task died" and earlier.step == scan.step
 
 
 def _failure(scan: Scan, event: LogEvent, where: str) -> Failure | None:

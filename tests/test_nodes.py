@@ -78,6 +78,16 @@ def test_the_first_task_to_die_is_named_and_what_follows_or_was_meant_is_not(tmp
     assert found == [("n3", "task died", 5), ("n2", "lost", None)]
 
 
+def test_a_task_that_dies_of_another_nodes_loss_is_no_failure_of_its_node(tmp_path: Path) -> None:
+    """A collective fails at once where the others run; Slurm notices the node itself seconds or minutes later."""
+    died = (
+        "srun: error: n1: task 0: Exited with exit code 1\nsrun: launch/slurm: _step_signal: Terminating StepId=2.0\n"
+    )
+    log = log_of(tmp_path, STEP.format(25), died, STEP.format(50), died, LOST.format(at(1)))
+    found = [(f.node, f.what, f.step) for f in nodes.follow(nodes.Scan(), log).failures]
+    assert found == [("n1", "task died", 25), ("n2", "lost", 50)]
+
+
 def test_xid_codes_are_counted_by_the_node_whose_kernel_said_them(tmp_path: Path) -> None:
     text = "May 19 07:08:57 ip-1 kernel: [680111.6] NVRM: Xid (PCI:0000:10:1c): 63, pid=1850, row remapping"
     log = LogView(tmp_path / "log", 1, 0.0, (), (LogEvent("xid-63", 4, 99, text), LogEvent("xid-63", 5, 199, text)))
