@@ -23,6 +23,10 @@ HEADINGS = ["Symptom", "Confirm", "Act", "Verify", "Undo"]
 NOT_RUN = {
     "make demo": "takes minutes and installs packages; what it runs is tested in tests/test_demo.py",
     "make test": "is what runs this test",
+    "m4ops demo --slurm -- --partition=cpu --account=abc": "is played on a lab cluster by tests/test_demo_slurm.py",
+    'eval "$(make -s slurm-lab)"': "is played on a lab cluster by tests/test_demo_slurm.py",
+    "m4ops demo --slurm": "is played on a lab cluster by tests/test_demo_slurm.py",
+    "python -m tests.slurm_lab down": "is what tests/test_slurm_lab.py runs",
     "pip install m4ops": "needs a package index; make test installs the same project",
 }
 """The commands of console blocks that no test here runs, each with the reason."""

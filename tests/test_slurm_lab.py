@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -56,11 +57,13 @@ def test_a_cluster_dies_with_its_test() -> None:
 
 def test_the_command_brings_up_what_it_says_and_takes_it_down() -> None:
     said = _lab("up", "--nodes", "2")
-    conf = said.partition("export SLURM_CONF=")[2].strip()
+    shell = 'eval "$0"; echo "$SLURM_CONF"; echo "$M4OPS_DEMO_LOSE_NODE"'
+    conf, lose_node = subprocess.check_output(["bash", "-c", shell, said], text=True).splitlines()
     folder = Path(conf).parent.parent
     try:
         assert sorted(Cluster(folder).ask("srun", "-N2", "hostname").split()) == ["n1", "n2"]
-        _lab("kill", "n2", "--dir", str(folder))
+        subprocess.run(shlex.split(lose_node.replace("{node}", "n2")), cwd="/", check=True)
+        assert until(lambda: not [line for line in _of(str(folder)) if b"node.sh\0n2\0" in line], 10)
         _lab("revive", "n2", "--dir", str(folder))
     finally:
         _lab("down", "--dir", str(folder))

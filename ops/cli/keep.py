@@ -195,15 +195,31 @@ def _promised(seen: Snapshot, wanted: str | None) -> Change:
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the run is made; default: a new folder in the temporary directory.",
+    help="Where the run is made; default: a new folder in the temporary directory; with --slurm, in this one.",
 )
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Render what was shown as a picture.")
 @click.option("--transcript", type=click.Path(dir_okay=False, path_type=Path), help="Write what was shown as text.")
-def demo(folder: Path | None, svg: Path | None, transcript: Path | None) -> None:
+@click.option("--slurm", is_flag=True, help="Train under the Slurm of this environment, on two nodes or more.")
+@click.option(
+    "--lose-node",
+    envvar="M4OPS_DEMO_LOSE_NODE",
+    default="",
+    metavar="COMMAND",
+    help="With --slurm: how the cluster's owner takes {node} away in the middle; default: no node is lost.",
+)
+@click.argument("flags", nargs=-1, metavar="[-- SBATCH FLAGS]")
+def demo(
+    folder: Path | None, svg: Path | None, transcript: Path | None, slurm: bool, lose_node: str, flags: tuple[str, ...]
+) -> None:
     """A real small training: launched, diverging, caught, rewound, recovered.
 
-    Needs the demo extra (torch, accelerate, wandb) and no Slurm: an embedded scheduler answers Slurm's commands.
+    Needs the demo extra (torch, accelerate, wandb) and no Slurm: an embedded scheduler answers Slurm's commands. With
+    --slurm the training runs on the cluster that the environment names, from a folder that all its nodes see; SBATCH_*
+    variables and flags after -- say where (--partition, --account). m4ops takes no node from a cluster by itself.
     """
     from ops.demo import show
+    from ops.demo.cluster import Cluster
 
-    show.run(folder, svg, transcript)
+    if flags and not slurm:
+        raise BadInput(f"flags of sbatch without --slurm: {' '.join(flags)}", hint="m4ops demo --slurm -- FLAGS")
+    show.run(folder, svg, transcript, Cluster(flags, lose_node) if slurm else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -55,6 +56,7 @@ def _up(words: argparse.Namespace) -> None:
     began = time.monotonic()
     made = Cluster.up(wanted, words.dir)
     print(f"export SLURM_CONF={made.conf}")
+    print(f"export M4OPS_DEMO_LOSE_NODE={shlex.quote(shlex.join(made.kill_command))}")
     say = f"# {words.nodes} nodes are idle after {time.monotonic() - began:.1f} s. Jobs may write to {made.jobs}"
     print(f"{say}\n# To take it down: python -m tests.slurm_lab down --dir {made.folder}", file=sys.stderr)
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -62,6 +63,13 @@ class Cluster:
         """The environment of a person who exported SLURM_CONF, with nothing of a surrounding job."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "SQUEUE"))}
         return kept | {"SLURM_CONF": str(self.conf), "PATH": f"{kept.get('PATH', '/usr/bin')}:/usr/sbin:/sbin"}
+
+    @property
+    def kill_command(self) -> tuple[str, ...]:
+        """What a person types to take `{node}`'s power, from anywhere (`m4ops demo --lose-node`)."""
+        here = Path(__file__).resolve().parents[2]
+        words = ("-m", "tests.slurm_lab", "kill", "{node}", "--dir", str(self.folder))
+        return ("env", f"--chdir={here}", sys.executable, *words)
 
     @property
     def shape(self) -> Shape:
