@@ -251,6 +251,11 @@ class Checkpoint:
     signs: tuple[str, ...] = ()
     """What each of `Pointer.signs` must say for a resume to take this one."""
 
+    pushed: str = ""
+    """Where a copy was pushed to, as it was noted then; empty: nowhere, or not looked up."""
+    stale: tuple[str, ...] = ()
+    """Files that are no longer what that copy holds."""
+
     @property
     def complete(self) -> bool:
         return not self.problems

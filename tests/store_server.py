@@ -138,6 +138,7 @@ class Wire:
         return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # close alone leaves a thread that waits in accept
         self._listener.close()
         self._drop()
 

@@ -9,7 +9,7 @@ import click
 from ops.cli import session
 from ops.cli.session import json_option
 from ops.errors import OpsError
-from ops.model import LogView, Snapshot, Unknown
+from ops.model import OPS_DIR, LogView, Snapshot, Unknown
 
 
 @click.command()
@@ -60,7 +60,7 @@ def _table(ctx: click.Context, as_json: bool, what: str, inspect: bool = False) 
 
     seen = session.look(session.find(ctx)[0], recent=True)
     if inspect:
-        seen = _looked_into(seen)
+        seen = _with_copies(_looked_into(seen))
     if as_json:
         return session.out(data.dumps(getattr(data, f"{what}_json")(seen)))
     session.out(getattr(tables, f"{what}_text")(seen, session.color(), session.width()))
@@ -82,6 +82,21 @@ def _looked_into(seen: Snapshot) -> Snapshot:
     return replace(
         seen, checkpoints=layouts.read(seen.run, frozenset(steps | ({pointed} if pointed is not None else set())))
     )
+
+
+def _with_copies(seen: Snapshot) -> Snapshot:
+    """With what was noted of copies in a store, and whether they still are what lies here; no store is asked."""
+    from dataclasses import replace
+
+    if isinstance(seen.checkpoints, Unknown) or not (seen.run.dir / OPS_DIR / "state" / "store").is_dir():
+        return seen
+    from ops.store.noted import standing
+
+    found = {c.path: standing(seen.run, c.path) for c in seen.checkpoints if c.path.is_dir()}
+    told = (
+        replace(c, pushed=copy.url, stale=copy.changed) if (copy := found.get(c.path)) else c for c in seen.checkpoints
+    )
+    return replace(seen, checkpoints=tuple(told))
 
 
 @click.command()

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from ops.actions import Action
-from ops.interventions import parking, targets
+from ops.interventions import copies, parking, targets
 from ops.interventions.parking import Parking
 from ops.model import Checkpoint, Expectation, Snapshot
 from ops.plan import Cost, Plan
@@ -107,7 +107,7 @@ def plan_for(wish: Wish, snapshot: Snapshot, command: str) -> Plan:
     return Plan(
         run=str(snapshot.run.dir),
         title=wish.title(snapshot),
-        actions=wish.actions(snapshot),
+        actions=copies.retracted(wish.actions(snapshot), snapshot),
         command=command,
         wish={"kind": wish.kind, **asdict(wish)},  # type: ignore[call-overload]
         expectation=wish.expect(snapshot),

@@ -22,7 +22,7 @@ from ops.errors import BadInput, OpsError, Refused, Unreachable
 Answer = TypeVar("Answer")
 RETRIES = 4
 """Attempts of one request by the library itself, with its back-off, before it counts as failed here."""
-LONGEST_PAUSE = 15.0
+LONGEST_PAUSE = 5.0
 BEAT = 20.0
 """Seconds between two signs of life in leases and markers."""
 _TRANSIENT = {

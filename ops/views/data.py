@@ -124,7 +124,8 @@ def checkpoints_json(snapshot: Snapshot) -> Data:
     - `schema`, `run`, `time`, `user`; `pointer`: as in `m4ops.status/1`
     - `checkpoints`: list of {`step`, `path`, `complete`, `problems`, `stray`: files that do not belong there,
       `markers`, `saved`, `size_bytes` or null, `wandb_id`: empty when the resume makes a new run,
-      `resumed_next`: whether the pointer names it}
+      `resumed_next`: whether the pointer names it, `pushed`: where a copy was pushed to, or empty,
+      `stale`: files that are no longer what that copy holds}
     - `discarded`: folders in `discarded/`; `disk`: as in `m4ops.status/1`
     """
     return {
@@ -301,6 +302,8 @@ def _checkpoint(checkpoint: Checkpoint, snapshot: Snapshot) -> Data:
         "problems": list(checkpoint.problems),
         "stray": list(checkpoint.stray),
         "markers": list(checkpoint.markers),
+        "pushed": checkpoint.pushed,
+        "stale": list(checkpoint.stale),
         "saved": words.iso(checkpoint.saved),
         "size_bytes": checkpoint.size,
         "wandb_id": checkpoint.wandb_id,

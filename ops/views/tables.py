@@ -27,6 +27,7 @@ def checkpoints_text(snapshot: Snapshot, color: bool = False, width: int = 100) 
         for kind, names in (
             ("missing or damaged", checkpoint.problems),
             ("does not belong here", checkpoint.stray),
+            (f"the copy in {clean(checkpoint.pushed)} is stale (m4ops push): changed since", checkpoint.stale),
         ):
             if names:
                 style = "bad" if kind.startswith("missing") else "yellow"
