@@ -6,10 +6,10 @@ Order: `--run`, `M4OPS_RUN`, then upwards from the current folder. Any existing 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from ops import config as cfg
+from ops import started
 from ops.checkpoints import layouts
 from ops.errors import BadInput, RunNotFound
 from ops.model import DISCARDED, M4, Layout, Run
@@ -143,20 +143,11 @@ def _trainer_paths(save_dir: Path) -> dict[str, Path]:
 
     A relative path is passed over: it depends on the folder the job was started in, which nothing here tells.
     """
-    configs = [p for p in save_dir.glob("*_config.yaml") if "accelerate" not in p.name]
-    if not configs:
-        return {}
-    return switches(
-        max(configs, key=lambda p: (p.stat().st_mtime, p.name)).read_text(encoding="utf-8", errors="replace")
-    )
+    file = started.newest(save_dir)
+    return switches(file.read_text(encoding="utf-8", errors="replace")) if file else {}
 
 
 def switches(text: str) -> dict[str, Path]:
     """`kill_switch_path` and `save_switch_path` of a trainer's config, where they are absolute."""
-    found: dict[str, Path] = {}
-    for key in _YAML_KEYS:
-        match = re.search(rf"^[ \t]*{key}[ \t]*:[ \t]*(.+?)[ \t]*(?:#.*)?$", text, re.MULTILINE)
-        value = match.group(1).strip("'\"") if match else ""
-        if value.startswith("/"):
-            found[key] = Path(value)
-    return found
+    said = {key: started.value(text, key) for key in _YAML_KEYS}
+    return {key: Path(value) for key, value in said.items() if value.startswith("/")}

@@ -276,6 +276,18 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Started:
+    """What the newest job was started with, as its trainer wrote it down. None: it does not say."""
+
+    job: str
+    file: Path
+    time: float
+    seed: int | None = None
+    optimizer: bool | None = None
+    """Does a resume load the optimizer's states?"""
+
+
+@dataclass(frozen=True)
 class Disk:
     """The file system of a run, and what a save takes of it. None: not known."""
 
@@ -432,6 +444,7 @@ class Snapshot:
     disk: Disk | Unknown = Unknown("not read")
     nodes: tuple[NodeState, ...] | Unknown = Unknown("not asked")
     """The cluster's nodes, asked for where a job of the run waits for nodes."""
+    started: Started | Unknown = Unknown("not read")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,14 @@ def stepped_back(before: Sample | None, after: Sample) -> bool:
     return None not in (before.elapsed, after.elapsed) and (after.elapsed or 0) < (before.elapsed or 0)
 
 
+def resumed(before: Sample | None, after: Sample) -> bool:
+    """Is it another job's point: did the step go back, or the job's clock?"""
+    if before is None:
+        return False
+    new_clock = None not in (before.elapsed, after.elapsed) and (after.elapsed or 0) < (before.elapsed or 0)
+    return new_clock or stepped_back(before, after)
+
+
 def seconds_between(first: Sample, last: Sample) -> float | None:
     """Time between two points of one job, by its own clock, else by the log's; None where that clock went back."""
     for a, b in ((first.elapsed, last.elapsed), (first.time, last.time)):

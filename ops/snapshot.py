@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from ops import disk, evals, journal, nodes, slurm
+from ops import disk, evals, journal, nodes, slurm, started
 from ops.checkpoints import layouts
 from ops.logs import reader
 from ops.model import DISCARDED, Checkpoint, Job, LogView, Run, Snapshot, Unknown
@@ -40,6 +40,7 @@ def read(
         ds_config=_config(run.ds_config, "ds_config"),
         disk=disk.read(run.dir, checkpoints),
         nodes=nodes.for_waiting(queued, shell) if known is None else Unknown("not asked"),
+        started=started.read(run.dir),
     )
 
 

@@ -291,6 +291,16 @@ def silent(page: Page) -> None:
 
 
 @kind
+def from_scratch(page: Page) -> None:
+    """The next task did not take the checkpoint: it began at step 0, and logs."""
+    train(page)
+    for step in range(5, 60, 5):
+        page.write(progress(step, 9.0, first=0, ago=60.0 - step))
+    page.submit(command="sleep 600")
+    wait_for(page.running, "a running task")
+
+
+@kind
 def saving_late(page: Page) -> None:
     """The save at step 16250 was torn, and task 1 trains on."""
     train(page, last=16600)

@@ -16,10 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A module imports only from its own room or from one above it.
 ROOMS = {
-    "words": {"", "model", "pace", "errors", "config", "resources", "jsontext", "hostlist", "placement", "secrecy", "catalogue", "schedules"},
+    "words": {
+        "", "model", "pace", "fields", "errors", "config", "resources", "jsontext", "hostlist", "placement", "secrecy",
+        "catalogue", "schedules",
+    },
     "readers": {
         "shell", "slurm", "discovery", "logs", "checkpoints", "evals", "journal", "snapshot", "recent", "fleet",
-        "attempts", "nodes", "submitted", "disk",
+        "attempts", "nodes", "submitted", "disk", "started",
     },
     "judgement": {"detectors"},
     "intention": {"actions", "plan", "interventions"},

@@ -587,7 +587,7 @@ def test_a_stray_file(where: int, severity: int) -> None:
 
 PAGES = {
     "loss-diverges", "loss-spikes", "node-failure", "job-not-in-queue", "log-stalled", "undo", "lr-mismatch",
-    "pointer-broken", "save-late", "slow-down",
+    "pointer-broken", "save-late", "slow-down", "resume-differs",
 }  # fmt: skip
 TROUBLES: dict[str, Callable[[], tuple[Finding, ...]]] = {
     "lines": lambda: found(*story()),

@@ -19,7 +19,9 @@ from ops.detectors import (
     lr,
     nan,
     queue,
+    resume,
     room,
+    shift,
     slowness,
     stall,
     waiting,
@@ -47,6 +49,8 @@ STREAM: Mapping[str, Callable[[Mapping[str, Any]], Stream]] = {
     "lr": lr.Rates,
     "gradients": gradients.Gradients,
     "slowness": slowness.Slowness,
+    "resume": resume.Resumes,
+    "shift": shift.Shifts,
 }
 LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (
     queue.look,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ops.model import Checkpoint, LogView, Snapshot
+from ops.model import Change, Checkpoint, LogView, Snapshot
 
 State = Mapping[str, Any]
 """A detector's memory: plain JSON, rebuilt by feeding the log from its start to an empty one."""
@@ -36,6 +36,13 @@ def ladder(snapshot: Snapshot, onset: int, margin: int) -> tuple[str, ...]:
     if target is None:
         return ("m4ops checkpoints",)
     return (f"m4ops rewind --to {target}", f"m4ops rewind --to {target} --scale-lr 0.75")
+
+
+def change_between(snapshot: Snapshot, low: int, high: int) -> Change | None:
+    """The latest change that was applied, or undone, between two bytes of the log."""
+    changes = snapshot.history if isinstance(snapshot.history, tuple) else ()
+    done = (change for change in reversed(changes) if change.status in ("applied", "undone"))
+    return next((change for change in done if low < (change.log_offset or 0) <= high), None)
 
 
 def answered(snapshot: Snapshot, onset: int, offset: int) -> str:

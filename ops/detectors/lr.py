@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from ops.detectors.evidence import State, where
+from ops.detectors.evidence import State, change_between, where
 from ops.detectors.promise import expected_lr
 from ops.model import Change, Finding, LogEvent, Sample, Severity, Snapshot
-from ops.pace import stepped_back
+from ops.pace import resumed
 
 CHECKED = 10
 """Logged rows after a resume that are compared."""
@@ -54,30 +54,15 @@ class Rates:
     def take(self, line: Sample | LogEvent, snapshot: Snapshot) -> None:
         if not isinstance(line, Sample) or line.lr is None or not isfinite(line.lr):
             return
-        change = _change_between(snapshot, self.memory["last"], line)
-        if change or _resumed(self.memory["last"], line):
+        last = self.memory["last"]
+        change = change_between(snapshot, last[2] if last else -1, line.offset)
+        if change or (last and resumed(Sample(last[0], 0.0, elapsed=last[1]), line)):
             _begin(self.memory, change)
         _row(self.memory, line, snapshot)
 
     def findings(self, snapshot: Snapshot) -> tuple[Finding, ...]:
         """`lr-mismatch` if the resumed LR is not the expected one."""
         return (_finding(self.memory["open"], snapshot),) if self.memory["open"] else ()
-
-
-def _resumed(last: list[Any] | None, sample: Sample) -> bool:
-    if last is None:
-        return False
-    before = Sample(step=last[0], loss=0.0, elapsed=last[1])
-    new_job = None not in (before.elapsed, sample.elapsed) and (sample.elapsed or 0) < (before.elapsed or 0)
-    return new_job or stepped_back(before, sample)
-
-
-def _change_between(snapshot: Snapshot, last: list[Any] | None, sample: Sample) -> Change | None:
-    """The latest change that was applied between two rows."""
-    changes = snapshot.history if isinstance(snapshot.history, tuple) else ()
-    low = last[2] if last else -1
-    done = (c for c in reversed(changes) if c.status in ("applied", "undone"))
-    return next((c for c in done if low < (c.log_offset or 0) <= sample.offset), None)
 
 
 def _begin(memory: dict[str, Any], change: Change | None) -> None:

@@ -16,13 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from sys import intern
 
-LOSS = (
-    "per_token_loss", "loss", "lm loss", "lm-loss", "lm_loss", "reduced_train_loss", "train_loss", "training loss",
-    "act_loss", "trl", "train/loss", "loss/train/total",
-)  # fmt: skip
-STEP = ("step", "current step", "num_opt_steps", "global_step", "iteration", "num_updates", "batch", "iter")
-RATE = ("lr", "learning rate", "learning_rate")
-NORM = ("grad_norm", "grad norm", "gnorm", "norm", "total_norm")
+from ops.fields import LOSS, STEP
 
 NUMERAL = r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)"
 NUMBER = re.compile(NUMERAL, re.IGNORECASE)

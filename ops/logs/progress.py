@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops.logs.formats import BAR, FORMATS, LATER, NORM, RATE, Progress, first, read_line
+from ops.fields import NORM, RATE
+from ops.logs.formats import BAR, FORMATS, LATER, Progress, first, read_line
 from ops.logs.template import Template
 from ops.model import LogEvent, Sample
 from ops.pace import stepped_back

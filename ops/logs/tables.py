@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.errors import BadInput
-from ops.logs.formats import LOSS, NORM, RATE, STEP
+from ops.fields import LOSS, NORM, RATE, STEP
 from ops.model import Sample
 
 TOTAL = re.compile(r"\s*(\d+)\s*/\s*(\d+)")

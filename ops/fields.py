@@ -1,0 +1,22 @@
+"""What trainers call the numbers they log. Of several names that stand in a line the first one here counts."""
+
+from __future__ import annotations
+
+LOSS = (
+    "per_token_loss", "loss", "lm loss", "lm-loss", "lm_loss", "reduced_train_loss", "train_loss", "training loss",
+    "act_loss", "trl", "train/loss", "loss/train/total",
+)  # fmt: skip
+STEP = ("step", "current step", "num_opt_steps", "global_step", "iteration", "num_updates", "batch", "iter")
+RATE = ("lr", "learning rate", "learning_rate")
+NORM = ("grad_norm", "grad norm", "gnorm", "norm", "total_norm")
+BATCH = ("global_batch_size_current", "global_batch_size", "global batch size", "batch_size", "gbs")
+"""Samples of one optimizer step."""
+
+
+def dataset(name: str) -> str:
+    """The data set whose loss a field is: `cm4` of `per_token_loss/cm4` and `per_token_loss.cm4`; else empty."""
+    for loss in LOSS:
+        rest = name.removeprefix(loss)
+        if rest != name and rest[:1] in ("/", ".") and name not in LOSS:
+            return rest[1:]
+    return ""
