@@ -53,6 +53,10 @@ class Layout:
     """What a checkpoint is called there: `opt_step-N`."""
     chosen_by: str
     """What tells a resume which checkpoint to take: a file in SAVE_DIR, or a rule in words."""
+    framework: str = "Accelerate"
+    """Who saves them."""
+    counts_saves: bool = False
+    """Its N counts saves, not optimizer steps."""
 
     def called(self, step: int | None) -> str:
         return self.pattern.replace("N", str(step))

@@ -16,12 +16,12 @@ from struct import unpack
 from typing import Any
 
 from ops import schedules
-from ops.checkpoints import lr
+from ops.checkpoints import layouts, lr
 from ops.checkpoints.pickle_walk import Call, Int
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, TorchFile, extents, opened, read
 from ops.checkpoints.torchzip import data_at, read_at
 from ops.errors import OpsError
-from ops.model import RESUME_INFOS, LrSite, Unknown
+from ops.model import Checkpoint, LrSite, Unknown
 
 SHARD = re.compile(
     r"(?P<prefix>bf16_|fp16_)?(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)_(?P<what>optim|model)_states\.pt"
@@ -68,6 +68,7 @@ class About:
     """One checkpoint. `steps` and `sizes` are pairs of who says so, or of which file, and the number."""
 
     path: Path
+    layout: str
     steps: tuple[tuple[str, int], ...]
     lr: tuple[LrSite, ...] | Unknown
     schedulers: tuple[str, ...]
@@ -80,27 +81,28 @@ class About:
     unread: tuple[str, ...] = ()
 
 
-def about(checkpoint: Path) -> About:
+def about(checkpoint: Checkpoint) -> About:
     """All of it, from the pickles and headers alone. StateError when there is no state at all."""
     files, unread = trees(checkpoint)
-    state = state_folder(checkpoint)
+    layout, state = layouts.words(checkpoint), state_folder(checkpoint.home)
     shards = {p: f for p, f in files.items() if SHARD.fullmatch(p.name)}
     try:
-        rates: tuple[LrSite, ...] | Unknown = lr.lr_sites(checkpoint)
+        rates: tuple[LrSite, ...] | Unknown = tuple(s for p in files for s in lr.file_sites(p, _name(checkpoint, p)))
     except OpsError as error:
         rates = Unknown(error.what)
-    every = sorted(p for p in checkpoint.rglob("*") if p.is_file())
+    every = checkpoint.files or sorted(p for p in checkpoint.path.rglob("*") if p.is_file())
     return About(
-        path=checkpoint,
+        path=checkpoint.path,
+        layout=layout.name,
         steps=tuple(_steps(checkpoint, files)),
         lr=rates,
         schedulers=_once(scheduler_kind(s) for p, f in files.items() for s in _top_schedulers(p, f)),
         optimizers=_once(optimizer_kind(s) for f in files.values() for _, s in lr.optimizer_states(f.tree)),
-        engine=_engine(shards),
+        engine=_engine(shards) or layout.framework,
         world=world(shards) if shards else _processes(state),
         weights=tuple(_weights(state, files)),
         writers=_once(_writer(f) for f in files.values()),
-        sizes=tuple((p.relative_to(checkpoint).as_posix(), p.stat().st_size) for p in every),
+        sizes=tuple((_name(checkpoint, p), p.stat().st_size) for p in every),
         unread=unread,
     )
 
@@ -111,14 +113,18 @@ def state_folder(checkpoint: Path) -> Path:
     return state if state.is_dir() else checkpoint
 
 
-def trees(checkpoint: Path) -> tuple[dict[Path, TorchFile], tuple[str, ...]]:
+def _name(checkpoint: Checkpoint, path: Path) -> str:
+    return path.relative_to(checkpoint.home).as_posix()
+
+
+def trees(checkpoint: Checkpoint) -> tuple[dict[Path, TorchFile], tuple[str, ...]]:
     """The optimizer, scheduler and shard files that can be read, and why the others cannot."""
     found, unread = {}, []
-    for path in lr.state_files(checkpoint):
+    for path in layouts.state_files(checkpoint):
         try:
             found[path] = read(path)
         except StateError as error:
-            unread.append(f"{path.relative_to(checkpoint).as_posix()}: {error.what}")
+            unread.append(f"{_name(checkpoint, path)}: {error.what}")
     return found, tuple(unread)
 
 
@@ -253,13 +259,8 @@ def _number(file: TorchFile, value: Any) -> int | None:
         return int(unpack(form, read_at(fd, at, size))[0])
 
 
-def _steps(checkpoint: Path, files: Mapping[Path, TorchFile]) -> Iterator[tuple[str, int]]:
-    try:
-        said = json.loads((checkpoint / RESUME_INFOS).read_bytes()).get("resume_opt_step")
-    except (OSError, ValueError, AttributeError):
-        said = None
-    if isinstance(said, int):
-        yield RESUME_INFOS, said
+def _steps(checkpoint: Checkpoint, files: Mapping[Path, TorchFile]) -> Iterator[tuple[str, int]]:
+    yield from layouts.said(checkpoint)
     rows: dict[tuple[str, int], None] = {}
     for path, file in files.items():
         for scheduler in _top_schedulers(path, file):
@@ -274,7 +275,7 @@ def _steps(checkpoint: Path, files: Mapping[Path, TorchFile]) -> Iterator[tuple[
 
 def _engine(shards: Mapping[Path, TorchFile]) -> str:
     if not shards:
-        return "Accelerate"
+        return ""
     stages = {_stage(f) for f in shards.values()} - {None}
     return "DeepSpeed" + (f" ZeRO-{stages.pop()}" if len(stages) == 1 else "")
 
@@ -286,8 +287,8 @@ def _stage(shard: TorchFile) -> int | None:
 
 
 def _processes(state: Path) -> int | Unknown:
-    count = len(list(state.glob("random_states_*.pkl")))
-    return count or Unknown("no random_states_N.pkl to count the processes by")
+    count = sum(len(list(state.glob(name))) for name in ("random_states_*.pkl", "rng_state*.pth"))
+    return count or Unknown("no random states to count the processes by")
 
 
 def _weights(state: Path, files: Mapping[Path, TorchFile]) -> Iterator[Weights]:

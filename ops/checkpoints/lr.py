@@ -37,8 +37,8 @@ SCHEDULER_FIELDS = ("base_lrs", "_last_lr", "eta_min", "min_lrs", "max_lrs", "de
 PLATEAU_FIELDS = ("eps",)
 """Of a scheduler that follows the loss: the least step of the LR it takes, itself an LR."""
 GROUP_FIELDS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
-_SCHEDULER_FILE = re.compile(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin")
-_OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.bin")
+_SCHEDULER_FILE = re.compile(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin|scheduler\.pt")
+_OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.bin|optimizer\.pt")
 _SHARD = re.compile(r"(?:(?:bf16_|fp16_)?zero_pp_rank_\d+_)?mp_rank_\d+_(?:optim|model)_states\.pt")
 _OPTIMIZER_KEYS = ("optimizer", "optimizer_state_dict", "base_optimizer_state")
 Edits = Iterable[tuple[LrSite, float]]
@@ -70,7 +70,11 @@ def state_files(checkpoint_dir: Path) -> tuple[Path, ...]:
         raise StateError("a distributed (FSDP) state: m4ops cannot edit it", str(sharded.parent))
     known = (_SCHEDULER_FILE, _OPTIMIZER_FILE)
     plain = [p for p in state.glob("*") if any(k.fullmatch(p.name) for k in known)]
-    shards = [p for p in state.glob("pytorch_model*/*") if _SHARD.fullmatch(p.name)]
+    shards = [
+        p
+        for p in state.glob("*/*")
+        if p.parent.name.startswith(("pytorch_model", "global_step")) and _SHARD.fullmatch(p.name)
+    ]
     if not plain and not shards:
         raise StateError("no optimizer or scheduler state here", str(state), "m4ops checkpoints")
     return tuple(sorted(plain, key=_natural) + sorted(shards, key=_natural))

@@ -7,18 +7,19 @@ rank's, or another step's, is loaded in silence. Source: pytorch `torch/serializ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.checkpoints import about, lr, torchfile
+from ops.checkpoints import about, layouts, lr, torchfile
 from ops.checkpoints.about import SHARD
-from ops.checkpoints.layouts import m4
 from ops.checkpoints.patch import crc_of_zeros
 from ops.checkpoints.torchfile import StateError, TorchFile
 from ops.model import Checkpoint, Unknown
 
-_TORCH = (".pt", ".pkl", ".bin")
+_TORCH = (".pt", ".pkl", ".bin", ".pth", ".ckpt")
+_RANDOM = re.compile(r"(?:random_states|rng_state)(?:_(\d+))?\.(?:pkl|pth)")
 _SMALLEST = 64
 """Bytes; a shorter record (a step counter) is the same on every rank."""
 
@@ -37,13 +38,13 @@ class Fault:
 
 def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
     """Everything that is wrong with a checkpoint that a layout found."""
-    root = checkpoint.path
+    root, mine = checkpoint.home, state_files(checkpoint)
     found = [Fault("", what) for what in checkpoint.problems]
     found += [
         Fault(name, "does not belong here: old Accelerate then loads nothing", False) for name in checkpoint.stray
     ]
     files: dict[Path, TorchFile] = {}
-    for path in state_files(root):
+    for path in mine:
         wrong = structure(path)
         found += [Fault(_name(root, path), what) for what in wrong]
         if not wrong and path.suffix in _TORCH:
@@ -53,16 +54,18 @@ def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
                 found.append(Fault(_name(root, path), error.what))
     found += [f for f in _archive_names(root, files) if f not in found]
     shards = {p: f for p, f in files.items() if SHARD.fullmatch(p.name)}
-    if any(SHARD.fullmatch(p.name) for p in state_files(root)):
-        found += [*_census(root, shards), *_copies(root, shards), *_disagreement(shards), *_latest(root)]
-    found += [*_mixture(checkpoint.step, files), *_processes(root, shards)]
+    if any(SHARD.fullmatch(p.name) for p in mine):
+        found += [*_census(mine, shards), *_copies(root, shards), *_disagreement(shards), *_latest(root)]
+    found += [*_mixture(checkpoint, files), *_processes(root, shards)]
     return tuple(dict.fromkeys(found))
 
 
-def state_files(checkpoint: Path) -> tuple[Path, ...]:
+def state_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
     """The files that a resume loads, in order of their names; strays are not among them."""
-    strays = {checkpoint / name for name in m4.strays(checkpoint)}
-    state = about.state_folder(checkpoint)
+    if checkpoint.files:
+        return checkpoint.files
+    strays = {checkpoint.path / name for name in checkpoint.stray}
+    state = about.state_folder(checkpoint.path)
     wanted = (*_TORCH, ".safetensors")
     return tuple(sorted(p for p in state.rglob("*") if p.suffix in wanted and p.is_file() and p not in strays))
 
@@ -108,7 +111,7 @@ def _copies(root: Path, shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
 # -- the files together ----------------------------------------------------------------------------------
 
 
-def _census(root: Path, shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
+def _census(paths: Sequence[Path], shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
     """As many shards as the ranks that the shards were saved by."""
     said = about.world(shards)
     if isinstance(said, Unknown):
@@ -117,7 +120,7 @@ def _census(root: Path, shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
     models = [about.number_of(f.tree.get("mp_world_size")) for f in shards.values() if isinstance(f.tree, dict)]
     parallel = max((m for m in models if m is not None), default=1)
     found: dict[str, set[tuple[int, int]]] = {"optim": set(), "model": set()}
-    names = [SHARD.fullmatch(p.name) for p in state_files(root)]
+    names = [SHARD.fullmatch(p.name) for p in paths]
     matches = [m for m in names if m]
     whole = all(m["dp"] is None for m in matches if m["what"] == "model")
     for match in matches:
@@ -180,16 +183,17 @@ def _latest(root: Path) -> Iterator[Fault]:
         yield Fault(_name(root, file), f"names {tag or 'nothing'}, which is not there")
 
 
-def _mixture(step: int, files: Mapping[Path, TorchFile]) -> Iterator[Fault]:
+def _mixture(checkpoint: Checkpoint, files: Mapping[Path, TorchFile]) -> Iterator[Fault]:
     """Files of another step or half a change: what scheduler, optimizer and engine say of the same instant."""
+    step = None if layouts.words(checkpoint).counts_saves else checkpoint.step
     optimizers: dict[str, float] = {}
     schedulers: dict[str, float] = {}
     for path, file in files.items():
         tree = file.tree if isinstance(file.tree, dict) else {}
-        if (count := max(about.optimizer_steps(file), default=0)) > step:
+        if step is not None and (count := max(about.optimizer_steps(file), default=0)) > step:
             yield Fault(path.name, f"its optimizer has made {count} steps; the checkpoint is of step {step}", False)
         engine = about.number_of(tree.get("global_steps"))
-        if engine is not None and engine != step:
+        if None not in (engine, step) and engine != step:
             yield Fault(path.name, f"DeepSpeed's global_steps is {engine}; the checkpoint is of step {step}", False)
         epoch = about.number_of(tree.get("last_epoch")) if lr.holds_scheduler(path.name) else None
         if epoch is not None and step and epoch % step:
@@ -212,13 +216,13 @@ def _mixture(step: int, files: Mapping[Path, TorchFile]) -> Iterator[Fault]:
 
 
 def _processes(root: Path, shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
-    """Accelerate restores a rank's random state where there is one, and says nothing where there is none."""
-    state = about.state_folder(root)
-    have = {int(p.stem.rpartition("_")[2]) for p in state.glob("random_states_*.pkl") if p.stem[-1].isdigit()}
+    """A rank's random state is restored where there is one, and nothing is said where there is none."""
+    matches = (_RANDOM.fullmatch(p.name) for p in about.state_folder(root).iterdir())
+    have = {int(m[1] or 0) for m in matches if m}
     said = about.world(shards) if shards else None
     count = said if isinstance(said, int) else max(have, default=-1) + 1
     if missing := sorted(set(range(count)) - have):
-        yield Fault("", f"random_states of process {_few([str(m) for m in missing])}: missing", False)
+        yield Fault("", f"random state of process {_few([str(m) for m in missing])}: missing", False)
 
 
 def _name(root: Path, path: Path) -> str:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 NEWEST = 3
 """Checkpoints looked at when none is named, besides the one a resume takes."""
 MEMORY = "verified.json"
+RANDOM = ("random_states", "rng_state", "training_args")
+"""Files whose numbers are no weights: any of them may be NaN."""
 
 
 @click.command()
@@ -38,7 +40,7 @@ def inspect(ctx: click.Context, step: int | None, as_json: bool) -> None:
     from ops.views import data
 
     run, _ = session.find(ctx)
-    found = about(_chosen(run, [step] if step is not None else [])[0].path)
+    found = about(_chosen(run, [step] if step is not None else [])[0])
     if as_json:
         return session.out(data.dumps(views.about_json(found)))
     session.out(views.about_text(found, session.color(), session.width()))
@@ -107,17 +109,17 @@ def _read_all(run: Run, chosen: Sequence[Checkpoint]) -> dict[Path, list[Fault]]
 
     memory = dict(state.kept(run, MEMORY))
     found: dict[Path, list[Fault]] = {c.path: [] for c in chosen}
-    files = [(c.path, p) for c in chosen for p in verify.state_files(c.path) if not verify.structure(p)]
+    files = [(c, p) for c in chosen for p in verify.state_files(c) if not verify.structure(p)]
     unread = [p for _, p in files if not _same(p, memory.get(_key(run, p)))]
     try:
         with _progress(deep.size_of(unread)) as told:
-            for folder, path in files:
-                key, name = _key(run, path), path.relative_to(folder).as_posix()
+            for checkpoint, path in files:
+                key, name = _key(run, path), path.relative_to(checkpoint.home).as_posix()
                 if path in unread:
                     mark = _mark(path)
-                    read = deep.faults(path, name, not name.rpartition("/")[2].startswith("random_states"), told)
+                    read = deep.faults(path, name, not path.name.startswith(RANDOM), told)
                     memory[key] = {**mark, "time": time.time(), "faults": [asdict(f) for f in read]}
-                found[folder] += [Fault(**f) for f in memory[key]["faults"]]
+                found[checkpoint.path] += [Fault(**f) for f in memory[key]["faults"]]
     finally:
         _remember(run, {k: v for k, v in memory.items() if (run.dir / k).exists()})
     return found

@@ -21,6 +21,7 @@ def about_text(found: About, color: bool = False, width: int = 100) -> str:
     """What a checkpoint is, a line a fact, and every LR field with its value."""
     rows = [
         ("", clean(str(found.path))),
+        ("layout", found.layout),
         ("saved by", _saved_by(found)),
         ("step", _steps(found.steps)),
         ("scheduler", "; ".join(found.schedulers) or "UNKNOWN: no scheduler's state"),
@@ -44,7 +45,7 @@ def about_text(found: About, color: bool = False, width: int = 100) -> str:
 def about_json(found: About) -> dict[str, Any]:
     """`m4ops.inspect/1`: one checkpoint.
 
-    - `schema`; `path`; `engine`; `world`: ranks that saved it; `writers`; `schedulers`, `optimizers`: kinds, told
+    - `schema`; `path`; `layout`; `engine`; `world`: ranks that saved it; `writers`; `schedulers`, `optimizers`: kinds, told
       from the fields they save; `unread`: files that cannot be read, and why
     - `steps`: list of {`by`: who says so, `step`}; `weights`: list of {`part`, `dtype`, `elements`}
     - `lr`: list of {`file`, `label`, `value`, `kind`: how it is stored, `offset` in the file}
@@ -53,6 +54,7 @@ def about_json(found: About) -> dict[str, Any]:
     return {
         "schema": "m4ops.inspect/1",
         "path": found.path,
+        "layout": found.layout,
         "engine": found.engine,
         "world": found.world,
         "writers": list(found.writers),

@@ -15,7 +15,7 @@ from ops.errors import BadInput
 from ops.model import DISCARDED, M4, Checkpoint, Pointer, Run, Unknown
 from ops.model import Layout as Words
 
-NAMES = (M4.name,)
+NAMES = (M4.name, "hf_trainer", "accelerate")
 """m4's signs go first: an m4 run may hold what another layout would claim."""
 
 
@@ -38,6 +38,9 @@ class Layout(Protocol):
 
     def state_files(self, checkpoint: Path) -> tuple[Path, ...]:
         """The files from which a resume takes LR, step, optimizer and scheduler. Raises StateError."""
+
+    def said(self, checkpoint: Path) -> tuple[tuple[str, int], ...]:
+        """Who, beside the states, says which step a checkpoint is of."""
 
 
 def named(name: str) -> Layout:
@@ -88,6 +91,16 @@ def read(run: Run, inspect: frozenset[int] = frozenset()) -> tuple[Checkpoint, .
 def discarded(run: Run, branch: str) -> tuple[Checkpoint, ...] | Unknown:
     """The checkpoints of a discarded branch."""
     return named(run.layout.name).read(run.dir / DISCARDED / branch, frozenset())
+
+
+def words(checkpoint: Checkpoint) -> Words:
+    """The layout of a checkpoint, in words."""
+    return named(checkpoint.layout).LAYOUT
+
+
+def said(checkpoint: Checkpoint) -> tuple[tuple[str, int], ...]:
+    """Who, beside the states, says which step the checkpoint is of."""
+    return named(checkpoint.layout).said(checkpoint.path)
 
 
 def state_files(checkpoint: Checkpoint) -> tuple[Path, ...]:

@@ -10,29 +10,21 @@ import os
 import re
 from pathlib import Path
 
+from ops.checkpoints import accelerate_state
+from ops.checkpoints.folders import modified, names, size
 from ops.model import FINISHED, M4, POINTER, RESUME_INFOS, Checkpoint, Pointer, Run, Sign, Unknown
 
 LAYOUT = M4
 NAME = re.compile(r"opt_step-(\d+)")
+STATE = "accelerator_state"
 INFO_KEYS = ("train_logs", "wandb_run_id", "seed", "resume_opt_step", "resume_epoch", "gbs_running")
 """The keys a resume reads; one missing ends the job (`vision/m4/training/config.py`)."""
 GBS_KEYS = ("global_batch_size_current", "global_seen_samples", "next_goal_samples", "grad_acc_size_current")
-_BELONGS = re.compile(
-    r"custom_checkpoint_\d+\.pkl|random_states_\d+\.pkl|(?:model|pytorch_model)(?:[-_]\d+.*)?\.(?:safetensors|bin)(?:\.index\.json)?"
-    r"|(?:optimizer|scheduler|sampler|dl_state_dict)(?:_\d+)?\.bin|scaler\.pt|latest|zero_to_(?:fp32|torch)\.py|pytorch_model"
-    r"|pytorch_model_fsdp_\d+|optimizer_\d+"
-    r"|\.nfs[0-9a-f]+"  # what NFS leaves of a removed file that is still open; no loader takes it
-)
-_SHARD = re.compile(
-    r"(?:bf16_|fp16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:model|optim)_states\.pt|mp_rank_\d+_model_states\.pt|\.nfs[0-9a-f]+"
-)
-LOOKED_INTO = 1 << 20
-"""Bytes of a state file up to which its tree is read, not its structure alone: schedulers are that small."""
 
 
-def mine(folder: Path, names: frozenset[str]) -> bool:
+def mine(folder: Path, found: frozenset[str]) -> bool:
     """`latest_opt_step_dir`, or an `opt_step-N`."""
-    return POINTER in names or any(NAME.fullmatch(n) for n in names)
+    return POINTER in found or any(NAME.fullmatch(n) for n in found)
 
 
 def home(run_dir: Path) -> Path:
@@ -94,45 +86,39 @@ def state_files(checkpoint: Path) -> tuple[Path, ...]:
     return lr.state_files(checkpoint)
 
 
+def said(checkpoint: Path) -> tuple[tuple[str, int], ...]:
+    """The step that `resume_run_infos.json` tells."""
+    try:
+        step = json.loads((checkpoint / RESUME_INFOS).read_bytes()).get("resume_opt_step")
+    except (OSError, ValueError, AttributeError):
+        step = None
+    return ((RESUME_INFOS, step),) if isinstance(step, int) else ()
+
+
 def _checkpoint(step: int, path: Path, deep: bool, parent: str) -> Checkpoint:
-    names = _names(path)
+    inside = names(path)
     infos, wandb, wrong = _infos(path, step)
-    problems = [] if FINISHED in names else [f"{FINISHED} is missing: the save did not end"]
+    problems = [] if FINISHED in inside else [f"{FINISHED} is missing: the save did not end"]
     problems += wrong
-    state = _names(path / "accelerator_state")
-    if not state:
-        problems.append("accelerator_state/ is missing or empty")
+    if not names(path / STATE):
+        problems.append(f"{STATE}/ is missing or empty")
     elif deep or len(problems) == 0:
-        problems += _state_problems(path / "accelerator_state", state, deep)
-    marker = path / (FINISHED if FINISHED in names else ".")
+        problems += _state_problems(path, deep)
+    marker = path / (FINISHED if FINISHED in inside else ".")
     return Checkpoint(
         step=step,
         path=path,
         problems=tuple(problems),
         stray=strays(path),
         markers=tuple(
-            sorted(n for n in names if n.startswith(("finished-", "started-", "run_evals_", "start_run_evals_")))
+            sorted(n for n in inside if n.startswith(("finished-", "started-", "run_evals_", "start_run_evals_")))
         ),
-        saved=_modified(marker),
-        size=_size(path) if deep else None,
+        saved=modified(marker),
+        size=size(path) if deep else None,
         infos=infos,
         wandb_id=wandb,
         signs=(f"{parent}/{path.name}",),
     )
-
-
-def _modified(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # removed meanwhile, by a clean-up job
-        return None
-
-
-def _names(folder: Path) -> frozenset[str]:
-    try:
-        return frozenset(os.listdir(folder))
-    except OSError:
-        return frozenset()
 
 
 def _infos(path: Path, step: int) -> tuple[str | Unknown, str | Unknown, list[str]]:
@@ -162,66 +148,15 @@ def _infos(path: Path, step: int) -> tuple[str | Unknown, str | Unknown, list[st
     return text, wandb if isinstance(wandb, str) else Unknown("no wandb_run_id"), wrong
 
 
-def _state_problems(folder: Path, names: frozenset[str], deep: bool) -> list[str]:
-    problems = []
-    if not any(re.fullmatch(r"custom_checkpoint_\d+\.pkl|scheduler\.bin", n) for n in names):
-        problems.append("accelerator_state/custom_checkpoint_0.pkl (the LR scheduler) is missing")
-    problems += _ranks(folder / "pytorch_model") if "pytorch_model" in names else _plain(names)
-    if deep:
-        files = [
-            f
-            for f in sorted(folder.rglob("*"))
-            if f.is_file() and (_BELONGS.fullmatch(f.name) or _SHARD.fullmatch(f.name))
-        ]
-        for file in (f for f in files if f.suffix in (".pkl", ".bin", ".pt")):
-            if file.name.startswith("random_states"):
-                continue
-            problems += [f"{file.relative_to(folder.parent)}: {p}" for p in _file_problems(file)]
-    return problems
-
-
-def _file_problems(file: Path) -> tuple[str, ...]:
-    """What keeps a state file from being loaded, or makes it dangerous to load: a pickle may call anything."""
-    from ops.checkpoints import torchfile
-    from ops.checkpoints.pickle_walk import Call, Global
-
-    if problems := torchfile.structure_problems(file):
-        return problems
-    tree = torchfile.read(file).tree if file.stat().st_size <= LOOKED_INTO else None
-    if isinstance(tree, Call) and isinstance(tree.func, Global):
-        return (f"no state, but a pickle that calls {tree.func.module}.{tree.func.name} when it is loaded",)
-    return ()
-
-
-def _plain(names: frozenset[str]) -> list[str]:
-    problems = []
-    if not any(n.startswith(("model", "pytorch_model")) for n in names):
-        problems.append("accelerator_state/model.safetensors (the weights) is missing")
-    if not any(n.startswith("optimizer") for n in names):
-        problems.append("accelerator_state/optimizer.bin is missing")
-    return problems
-
-
-def _ranks(folder: Path) -> list[str]:
-    """DeepSpeed: as many optimizer shards as the highest rank says."""
-    ranks = sorted(
-        int(m.group(1))
-        for n in _names(folder)
-        if (m := re.search(r"zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt$", n))
+def _state_problems(path: Path, deep: bool) -> list[str]:
+    missing = (
+        []
+        if accelerate_state.has_scheduler(path / STATE)
+        else [f"{STATE}/custom_checkpoint_0.pkl (the LR scheduler) is missing"]
     )
-    if not ranks:
-        return ["accelerator_state/pytorch_model holds no optimizer shard"]
-    missing = sorted(set(range(ranks[-1] + 1)) - set(ranks))
-    return [f"accelerator_state/pytorch_model lacks the shards of ranks {missing}"] if missing else []
+    return missing + [f"{STATE}/{p}" for p in accelerate_state.problems(path / STATE, deep)]
 
 
 def strays(path: Path) -> tuple[str, ...]:
     """Files where Accelerate and DeepSpeed load from that no contract names (`custom_checkpoint_0.pkl.orig`)."""
-    state = path / "accelerator_state"
-    found = [f"accelerator_state/{n}" for n in sorted(_names(state)) if not _BELONGS.fullmatch(n)]
-    shards = _names(state / "pytorch_model") if (state / "pytorch_model").is_dir() else frozenset()
-    return tuple(found + [f"accelerator_state/pytorch_model/{n}" for n in sorted(shards) if not _SHARD.fullmatch(n)])
-
-
-def _size(path: Path) -> int:
-    return sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+    return tuple(f"{STATE}/{name}" for name in accelerate_state.strays(path / STATE))

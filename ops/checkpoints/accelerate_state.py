@@ -1,0 +1,58 @@
+"""The folder that Accelerate's `save_state` writes: what belongs there, and what a resume would miss.
+
+Source: accelerate `checkpointing.py` and `utils/constants.py`; DeepSpeed `runtime/engine.py` for the shards below it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ops.checkpoints.folders import file_problems, names, shard_problems
+
+_BELONGS = re.compile(
+    r"custom_checkpoint_\d+\.pkl|random_states_\d+\.pkl|(?:model|pytorch_model)(?:[-_]\d+.*)?\.(?:safetensors|bin)(?:\.index\.json)?"
+    r"|(?:optimizer|scheduler|sampler|dl_state_dict)(?:_\d+)?\.bin|scaler\.pt|latest|zero_to_(?:fp32|torch)\.py|pytorch_model"
+    r"|pytorch_model_fsdp_\d+|optimizer_\d+"
+    r"|\.nfs[0-9a-f]+"  # what NFS leaves of a removed file that is still open; no loader takes it
+)
+_SHARD = re.compile(
+    r"(?:bf16_|fp16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:model|optim)_states\.pt|mp_rank_\d+_model_states\.pt|\.nfs[0-9a-f]+"
+)
+
+
+def strays(state: Path) -> tuple[str, ...]:
+    """Files where Accelerate and DeepSpeed load from that no contract names (`custom_checkpoint_0.pkl.orig`)."""
+    found = sorted(n for n in names(state) if not _BELONGS.fullmatch(n))
+    shards = names(state / "pytorch_model") if (state / "pytorch_model").is_dir() else frozenset()
+    return tuple(found + [f"pytorch_model/{n}" for n in sorted(shards) if not _SHARD.fullmatch(n)])
+
+
+def has_scheduler(state: Path) -> bool:
+    """Whether an LR scheduler was saved."""
+    return any(re.fullmatch(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin", n) for n in names(state))
+
+
+def problems(state: Path, deep: bool) -> list[str]:
+    """What a resume would miss; looked into `deep`, also what is wrong with each file."""
+    inside = names(state)
+    found = shard_problems(state / "pytorch_model") if "pytorch_model" in inside else _plain(inside)
+    if deep:
+        files = [
+            f
+            for f in sorted(state.rglob("*"))
+            if f.is_file() and (_BELONGS.fullmatch(f.name) or _SHARD.fullmatch(f.name))
+        ]
+        for file in (f for f in files if f.suffix in (".pkl", ".bin", ".pt")):
+            if not file.name.startswith("random_states"):
+                found += [f"{file.relative_to(state)}: {p}" for p in file_problems(file)]
+    return found
+
+
+def _plain(inside: frozenset[str]) -> list[str]:
+    found = []
+    if not any(n.startswith(("model", "pytorch_model")) for n in inside):
+        found.append("model.safetensors (the weights) is missing")
+    if not any(n.startswith("optimizer") for n in inside):
+        found.append("optimizer.bin is missing")
+    return found

@@ -1,0 +1,83 @@
+"""What several layouts of folders read alike."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ops.model import Unknown
+
+LOOKED_INTO = 1 << 20
+"""Bytes of a state file up to which its tree is read, not its structure alone: schedulers are that small."""
+
+
+def numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]] | Unknown:
+    """The sub-folders of such names, by the number that is the name's first group. No folder: none."""
+    try:
+        with os.scandir(folder) as listing:
+            found = [(m, e) for e in listing if (m := name.fullmatch(e.name)) and e.is_dir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return Unknown(f"{folder}: {error.strerror}")
+    return sorted((int(match[1]), Path(entry.path)) for match, entry in found)
+
+
+def names(folder: Path) -> frozenset[str]:
+    """What lies in a folder; nothing where it cannot be read."""
+    try:
+        return frozenset(os.listdir(folder))
+    except OSError:
+        return frozenset()
+
+
+def modified(path: Path) -> float | None:
+    """When it was last written; None where it was removed meanwhile, by a clean-up job."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def size(path: Path) -> int:
+    """Bytes of all files of a checkpoint."""
+    return sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else path.stat().st_size
+
+
+def shard_problems(folder: Path) -> list[str]:
+    """DeepSpeed: as many optimizer shards as the highest rank says."""
+    ranks = sorted(
+        int(m.group(1))
+        for n in names(folder)
+        if (m := re.search(r"zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt$", n))
+    )
+    if not ranks:
+        return [f"{folder.name} holds no optimizer shard"]
+    missing = sorted(set(range(ranks[-1] + 1)) - set(ranks))
+    return [f"{folder.name} lacks the shards of ranks {missing}"] if missing else []
+
+
+def state_problems(checkpoint: Path) -> list[str]:
+    """What is wrong with the structure of each file from which a resume takes LR, optimizer and scheduler."""
+    from ops.checkpoints import lr
+    from ops.errors import OpsError
+
+    try:
+        files = lr.state_files(checkpoint)
+    except OpsError as error:
+        return [error.what]
+    return [f"{file.relative_to(checkpoint)}: {p}" for file in files for p in file_problems(file)]
+
+
+def file_problems(file: Path) -> tuple[str, ...]:
+    """What keeps a state file from being loaded, or makes it dangerous to load: a pickle may call anything."""
+    from ops.checkpoints import torchfile
+    from ops.checkpoints.pickle_walk import Call, Global
+
+    if problems := torchfile.structure_problems(file):
+        return problems
+    tree = torchfile.read(file).tree if file.stat().st_size <= LOOKED_INTO else None
+    if isinstance(tree, Call) and isinstance(tree.func, Global):
+        return (f"no state, but a pickle that calls {tree.func.module}.{tree.func.name} when it is loaded",)
+    return ()

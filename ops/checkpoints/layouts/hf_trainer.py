@@ -1,0 +1,102 @@
+"""HF Trainer: `checkpoint-N/` with `trainer_state.json`, plain or with DeepSpeed's `global_stepN/` inside.
+
+A resume takes the highest N, whole or not. Rotation deletes whatever is called `checkpoint-*`, the folder with the
+oldest time first, so a discarded one goes elsewhere and an edited one keeps its time. Source: transformers
+`trainer_utils.py` (`get_last_checkpoint`, `sort_checkpoints`), `trainer.py` (`_save_checkpoint`, which writes
+`trainer_state.json` last), `integrations/deepspeed.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from ops.checkpoints.folders import modified, names, numbered, shard_problems, size, state_problems
+from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
+
+LAYOUT = Layout("hf_trainer", "checkpoint-N", "the checkpoint-N with the highest N", "HF Trainer")
+NAME = re.compile(r"checkpoint-(\d+)")
+STATE = "trainer_state.json"
+_ENGINE = re.compile(r"global_step\d+")
+
+
+def mine(folder: Path, found: frozenset[str]) -> bool:
+    """A `checkpoint-N` with the trainer's state."""
+    return any(NAME.fullmatch(n) and (folder / n / STATE).is_file() for n in found)
+
+
+def home(run_dir: Path) -> Path:
+    """The output_dir itself."""
+    return run_dir
+
+
+def pointer(run: Run) -> Pointer | Unknown:
+    """The highest number."""
+    found = numbered(run.dir, NAME)
+    if isinstance(found, Unknown):
+        return found
+    return Pointer(
+        found[-1][1].name if found else "", found[-1][0] if found else None, "" if found else "missing", "highest"
+    )
+
+
+def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
+    """Every `checkpoint-N`, by step."""
+    found = numbered(folder, NAME)
+    if isinstance(found, Unknown):
+        return found
+    return tuple(_checkpoint(step, path, step in inspect) for step, path in found)
+
+
+def state_files(checkpoint: Path) -> tuple[Path, ...]:
+    """`optimizer.pt` and `scheduler.pt`; under DeepSpeed the shards in the place of the former. Raises StateError."""
+    from ops.checkpoints import lr
+
+    return lr.state_files(checkpoint)
+
+
+def said(checkpoint: Path) -> tuple[tuple[str, int], ...]:
+    """The step that the trainer's own state tells."""
+    step, _ = _global_step(checkpoint)
+    return () if step is None else ((STATE, step),)
+
+
+def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
+    inside = names(path)
+    there, wrong = _global_step(path)
+    problems = [wrong] if wrong else []
+    if there is not None and there != step:
+        problems.append(f"{STATE} says global_step {there}, the folder says {step}")
+    engines = [n for n in inside if _ENGINE.fullmatch(n)]
+    if engines:
+        problems += [p for n in engines for p in shard_problems(path / n)]
+    elif not any(n == "optimizer.pt" or n.startswith("optimizer_") for n in inside):
+        problems.append("optimizer.pt is missing: the Trainer starts with a fresh optimizer, and does not say so")
+    if "scheduler.pt" not in inside:
+        problems.append("scheduler.pt is missing: the Trainer starts its LR schedule anew, and does not say so")
+    if not any(n.endswith((".safetensors", ".bin", ".index.json")) and "model" in n for n in inside) and not engines:
+        problems.append("the weights (model.safetensors) are missing")
+    if deep:
+        problems += state_problems(path)
+    return Checkpoint(
+        step=step,
+        path=path,
+        problems=tuple(problems),
+        saved=modified(path / STATE if STATE in inside else path),
+        size=size(path) if deep else None,
+        infos=None,
+        wandb_id=None,
+        layout=LAYOUT.name,
+    )
+
+
+def _global_step(checkpoint: Path) -> tuple[int | None, str]:
+    """`global_step`, or what is wrong with the file."""
+    try:
+        step = json.loads((checkpoint / STATE).read_bytes())["global_step"]
+    except OSError as error:
+        return None, f"{STATE}: {error.strerror}; the Trainer writes it last, so the save did not end"
+    except (ValueError, KeyError, TypeError) as error:
+        return None, f"{STATE} is torn: {error}"
+    return (step, "") if isinstance(step, int) else (None, f"{STATE} says no global_step")
