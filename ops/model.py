@@ -57,6 +57,8 @@ class Layout:
     """Who saves them."""
     counts_saves: bool = False
     """Its N counts saves, not optimizer steps."""
+    after_rewind: str = ""
+    """What the framework asks of the operator then."""
 
     def called(self, step: int | None) -> str:
         return self.pattern.replace("N", str(step))
@@ -375,6 +377,8 @@ class Pointer:
     checkpoint beyond the wanted one must go before a resume takes the wanted one."""
     signs: tuple[Sign, ...] = ()
     """What a rewind writes (`Checkpoint.signs` has the texts)."""
+    obstacles: tuple[Path, ...] = ()
+    """No checkpoints, but a resume takes one of them or falls over it: a rewind moves them away too."""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,11 @@ def prepare(action: Action, run_dir: Path, name: str) -> Built:
 
 def do(action: Action, built: Built) -> None:
     """Carry the action out. Each is one atomic step of the file system, or recognisable half-way."""
+    with _folder_time(action):
+        _do(action, built)
+
+
+def _do(action: Action, built: Built) -> None:
     match action:
         case act.WriteText(after=None):
             Path(action.path).unlink(missing_ok=True)
@@ -90,6 +95,11 @@ def do(action: Action, built: Built) -> None:
 
 def take_back(action: Action, built: Built) -> None:
     """Make an action that was done, or failed half-way, undone. Raises Drift when the world is another one."""
+    with _folder_time(action):
+        _take_back(action, built)
+
+
+def _take_back(action: Action, built: Built) -> None:
     if isinstance(action, act.PatchState) and built.pieces:
         return write_pieces(action.path, built.pieces, forward=False)
     now, found = state(action)
@@ -121,6 +131,18 @@ def take_back(action: Action, built: Built) -> None:
             lease.make_folder(Path(action.path))
     for path in act.paths(action):
         sync_folder(Path(path).parent)
+
+
+@contextlib.contextmanager
+def _folder_time(action: Action) -> Iterator[None]:
+    """A checkpoint's folder keeps its time when a file in it is replaced: HF Trainer's rotation deletes by that time."""
+    inside = isinstance(action, act.PatchState | act.SetJson) or (isinstance(action, act.Rewrite) and bool(action.zero))
+    folder = real(action.path).parent if inside else None  # type: ignore[union-attr]
+    before = folder.stat() if folder else None
+    yield
+    if folder and before and folder.stat().st_mtime_ns != before.st_mtime_ns:
+        with contextlib.suppress(OSError):  # only its owner may
+            os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def sweep(actions: Iterable[act.Action], run_dir: Path) -> None:

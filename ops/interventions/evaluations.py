@@ -8,7 +8,7 @@ from typing import ClassVar
 from ops.actions import Action, Rewrite
 from ops.errors import Refused
 from ops.interventions.wish import Simple
-from ops.model import Evals, Snapshot
+from ops.model import M4, Evals, Snapshot
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ def experiment(snapshot: Snapshot) -> int:
 
 def about(snapshot: Snapshot, step: int) -> tuple[str, ...]:
     """What the roll-back keeps without knowing its step."""
+    if snapshot.run.evals is None and snapshot.run.layout != M4:
+        return ()
     if not isinstance(snapshot.evals, Evals):
         return (f"evaluations left alone: {snapshot.evals.reason}",)
     odd = [f"line {e.line} ({e.problem})" for e in snapshot.evals.lines if e.step is None]

@@ -81,6 +81,8 @@ class Rewind(Edit):
         if self.scale_lr is not None or self.set_lr is not None:
             target = targets.resumable(snapshot, step)
             said += forecast.said(target, self._lr(snapshot, target))
+        if snapshot.run.layout.after_rewind:
+            said.append(snapshot.run.layout.after_rewind)
         if self.keep_discarded:
             said.append("discarded checkpoints stay where they are: new saves of the same steps will mix with them")
         if self.reset_optimizer:
@@ -141,14 +143,18 @@ def pointed_at(snapshot: Snapshot, target: Checkpoint) -> tuple[Action, ...]:
 
 
 def moves(snapshot: Snapshot, step: int) -> tuple[Action, ...]:
-    """Every checkpoint beyond `step` into `discarded/exp_K/`: no name there trips m4's resume or its upload script."""
-    beyond = [c for c in targets.known(snapshot) if c.step > step]
+    """Every checkpoint beyond `step` into `discarded/exp_K/`: no name there trips a resume, a rotation or an upload script.
+
+    The latest goes last, so where the highest number wins a resume takes it until all is done.
+    """
+    obstacles = snapshot.pointer.obstacles if isinstance(snapshot.pointer, Pointer) else ()
+    beyond = [*(p for c in targets.known(snapshot) if c.step > step for p in c.parts), *obstacles]
     if not beyond:
         return ()
     base = snapshot.run.dir / DISCARDED
     home = base / f"exp_{evaluations.experiment(snapshot)}"
     folders = () if "" in snapshot.folders else (Folder(str(base)),)
-    return (*folders, Folder(str(home)), *(Move(str(p), str(home / p.name)) for c in beyond for p in c.parts))
+    return (*folders, Folder(str(home)), *(Move(str(p), str(home / p.name)) for p in beyond))
 
 
 def trimmed(snapshot: Snapshot, step: int) -> tuple[Action, ...]:
@@ -161,6 +167,8 @@ def trimmed(snapshot: Snapshot, step: int) -> tuple[Action, ...]:
 
 def discarded_work(snapshot: Snapshot, step: int) -> Cost:
     """Steps beyond `step` that are thrown away, and their node-hours where the log and the queue tell them."""
+    if snapshot.run.layout.counts_saves:
+        return Cost()
     log = snapshot.log
     reached = max((c.step for c in snapshot.checkpoints or ()), default=step)
     if not isinstance(log, LogView) or not log.samples:

@@ -110,7 +110,7 @@ def plan_for(wish: Wish, snapshot: Snapshot, command: str) -> Plan:
         actions=copies.retracted(wish.actions(snapshot), snapshot),
         command=command,
         wish={"kind": wish.kind, **asdict(wish)},  # type: ignore[call-overload]
-        expectation=wish.expect(snapshot),
+        expectation=None if snapshot.run.layout.counts_saves else wish.expect(snapshot),
         cost=wish.cost(snapshot),
         notes=wish.notes(snapshot),
         created=snapshot.now,

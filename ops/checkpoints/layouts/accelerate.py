@@ -13,7 +13,15 @@ from ops.checkpoints import accelerate_state
 from ops.checkpoints.folders import modified, names, numbered, size
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
-LAYOUT = Layout("accelerate", "checkpoint_N", "the checkpoint_N with the highest N", "Accelerate", counts_saves=True)
+LAYOUT = Layout(
+    "accelerate",
+    "checkpoint_N",
+    "the checkpoint_N with the highest N",
+    "Accelerate",
+    counts_saves=True,
+    after_rewind="N counts saves: the log's steps cannot be compared with it, and Accelerate saves under N = 0 again unless "
+    "the training sets ProjectConfiguration.iteration; a name that exists already ends it",
+)
 NAME = re.compile(r"checkpoint_(\d+)")
 FOLDER = "checkpoints"
 _STATE = re.compile(r"random_states_\d+\.pkl|optimizer(_\d+)?\.bin|pytorch_model")
@@ -36,13 +44,16 @@ def pointer(run: Run) -> Pointer | Unknown:
     firsts = {name: re.search(r"\d+", name) for name in names(home(run.dir))}
     if not firsts:
         return Pointer("", None, "missing", "highest")
-    if odd := sorted(name for name, number in firsts.items() if not number):
-        return Pointer(odd[0], None, f"{FOLDER}/{odd[0]} has no number: load_state ends with an IndexError", "highest")
+    odd = tuple(sorted(name for name in firsts if not NAME.fullmatch(name)))
+    paths = tuple(home(run.dir) / name for name in odd)
+    if bare := [name for name in odd if not firsts[name]]:
+        problem = f"{FOLDER}/{bare[0]} has no number: load_state ends with an IndexError"
+        return Pointer(bare[0], None, problem, "highest", obstacles=paths)
     last = max(firsts, key=lambda name: int(firsts[name][0]))  # type: ignore[index]
-    match = NAME.fullmatch(last)
-    if not match:
-        return Pointer(last, None, f"{FOLDER}/{last} has the highest number, and load_state takes it", "highest")
-    return Pointer(last, int(match[1]), rule="highest")
+    if last in odd:
+        problem = f"{FOLDER}/{last} has the highest number: load_state takes it"
+        return Pointer(last, None, problem, "highest", obstacles=paths)
+    return Pointer(last, int(last.rpartition("_")[2]), rule="highest", obstacles=paths)
 
 
 def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
