@@ -19,6 +19,7 @@ import json, os, pathlib, signal, sys, time
 save_dir = pathlib.Path(os.environ["SAVE_DIR"])
 job = os.environ["SLURM_JOB_ID"]
 print("start of", job, "with a key of", len(os.environ.get("WANDB_API_KEY", "")), "characters", flush=True)
+print("caches at", os.environ.get("HF_HOME"), "rate", os.environ.get("LR"), flush=True)
 (save_dir / f"{job}_config.yaml").write_text(f"lr: {os.environ.get('LR', '0.1')}\\n")
 ended = []
 signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
@@ -86,15 +87,30 @@ def lab(slurm_lab: Callable[..., Cluster]) -> Lab:
 
 
 def test_a_chain_runs_task_by_task_and_its_key_is_written_nowhere(lab: Lab) -> None:
-    lab.m4ops("submit", "--array", "1-3%1", "-y", "--", "-N2", "--ntasks-per-node=1", seconds=1.5)
+    flags = ("--", "-N2", "--ntasks-per-node=1")
+    lab.m4ops("submit", "--array", "1-3%1", "-y", *flags, seconds=1.5, HF_HOME="/scratch/me/caches")
     assert until(lambda: "start of" in lab.log, 20)
-    seen = "".join(_arguments())
+    seen = _arguments()
+    knows = {_program(place) for place in Path("/proc").glob("[0-9]*") if KEY.encode() in _read(place / "environ")}
     assert until(lab.idle, 60)
     assert lab.log.count("with a key of 40 characters") == 6  # three tasks of two nodes
-    assert KEY not in seen
+    assert lab.log.count("caches at /scratch/me/caches") == 6
+    assert [line for line in seen if KEY in line] == []
+    assert "srun" in knows, "the job's own processes know it"
+    assert not knows & {"slurmctld", "slurmd", "slurmstepd", "munged", "tail"}, "and nobody else's"
     assert [path for path in _files(lab.cluster) if KEY.encode() in path.read_bytes()] == []
     said = json.loads(lab.m4ops("diff", "1_1", "1_3", "--json"))
     assert said["sections"]["nodes"] == [] and said["sections"]["environment"] == []
+
+
+def test_sbatch_variables_count_and_flags_more(lab: Lab) -> None:
+    said = {"SBATCH_PARTITION": "debug", "SBATCH_TIMELIMIT": "3", "SBATCH_WAIT": "1"}
+    lab.m4ops("submit", "-y", "--", "--time=4", "--comment=mine", seconds=600, LR="0.3", **said)
+    assert until(lambda: "caches at" in lab.log, 30), lab.log
+    told = lab.cluster.ask("scontrol", "show", "job", "1")
+    assert "Partition=debug" in told and "TimeLimit=00:04:00" in told
+    assert f"m4ops:{lab.run}" in told and " mine" in told
+    assert "with a key of 40 characters" in lab.log and "caches at None rate 0.3" in lab.log
 
 
 def test_what_changed_between_two_starts_is_told(lab: Lab) -> None:
@@ -108,12 +124,10 @@ def test_what_changed_between_two_starts_is_told(lab: Lab) -> None:
 
 
 def test_before_the_limit_it_saves_and_requeues_itself(lab: Lab) -> None:
+    """Slurm sends the signal of `--signal=B:USR1@…` itself: it looks every 30 s whose limit is near."""
     (lab.run / "m4ops.toml").write_text('save_switch = "save_switch"\n')
-    """The signal is the one that --signal=B:USR1@… brings; here it does not wait for Slurm's look every 30 s."""
-    lab.m4ops("submit", "-y", "--", "--time=20", seconds=600)
-    assert until(lambda: "start of 1 " in lab.log, 20)
-    lab.cluster.ask("scancel", "--batch", "--signal=USR1", "1")
-    assert until(lambda: lab.log.count("start of 1 ") == 2, 40), lab.log
+    lab.m4ops("submit", "-y", "--", "--time=1", seconds=600)
+    assert until(lambda: lab.log.count("start of 1 ") == 2, 75), lab.log
     before = lab.log.split("start of 1 ")[1]
     order = ["the save switch is set", "opt_step-7", "SIGTERM to the training", "opt_step-8", "requeue of 1"]
     assert sorted(order, key=before.index) == order
@@ -164,13 +178,20 @@ def test_a_refused_submission_leaves_nothing_and_says_why(lab: Lab) -> None:
 
 def _arguments() -> list[str]:
     """The command line of every process there is."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            continue
-    return found
+    found = (_read(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
+    return [line.replace(b"\0", b" ").decode(errors="replace") for line in found if line]
+
+
+def _program(process: Path) -> str:
+    return _read(process / "comm").decode().strip()
+
+
+def _read(path: Path) -> bytes:
+    """Of a process, or nothing when it has ended."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _files(cluster: Cluster) -> list[Path]:

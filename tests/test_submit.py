@@ -149,6 +149,17 @@ def test_the_job_gets_the_users_environment_and_nothing_of_ours(login: Login) ->
     assert "SLURM_TIME_FORMAT" not in seen and "SLURM_BITSTR_LEN" not in seen
 
 
+def test_a_chosen_environment_is_handed_on_with_what_the_script_needs(login: Login) -> None:
+    login.env(SBATCH_EXPORT="CACHE", CACHE="/scratch/me")
+    export = next(w for w in login.planned() if w.startswith("--export="))
+    assert set(export.partition("=")[2].split(",")) == {"CACHE", "TRAIN_CMD", "M4OPS_SAVE_DIR", "M4OPS_SUBMISSION"}
+    said = " ".join(login.done("submit", "-n").split())
+    assert (
+        "nothing else of your environment reaches the tasks" in said and "WANDB_API_KEY" not in said.partition("#!")[0]
+    )
+    assert "nothing else of your environment" not in login.done("submit", "-n", "--", "--export=ALL,CACHE")
+
+
 SPILLS = [
     ("flags", ("--", f"--export=ALL,WANDB_API_KEY={KEY}"), {}),
     ("TRAIN_CMD", (), {"TRAIN_CMD": f"WANDB_API_KEY={KEY} python train.py"}),

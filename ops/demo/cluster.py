@@ -43,10 +43,12 @@ def check(cluster: Cluster) -> None:
         raise OpsError(
             "there is no sbatch here",
             "PATH",
-            "m4ops demo needs no Slurm; from a checkout: make slurm-lab brings one up",
+            "m4ops demo needs none; make slurm-lab brings one up",
         )
     if cluster.lose_node and "{node}" not in cluster.lose_node:
-        raise OpsError("the command does not say which node: it has no {node}", cluster.lose_node)
+        raise OpsError(
+            "the command does not say which node", cluster.lose_node, "write {node} where the node's name belongs"
+        )
 
 
 def train_command(config: Path) -> str:

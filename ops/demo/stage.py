@@ -52,7 +52,7 @@ class Stage:
         code, text = self.quietly(*arguments)
         self.show(shlex.join(("m4ops", "--run", NAME, *arguments)), text, picture)
         if code != 0:
-            raise OpsError(f"`m4ops {shlex.join(arguments)}` ended with {code}: {text}", str(self.run))
+            raise OpsError(f"`m4ops {shlex.join(arguments)}` ended with {code}; its words are above", str(self.run))
 
     def asked(self, *arguments: str) -> dict[str, Any]:
         """What a Look command says with --json. Raises OpsError."""

@@ -270,6 +270,10 @@ def _notes(action: Submission, launch: Launch, snapshot: Snapshot) -> tuple[str,
     notes = [f"{name}={shlex.quote(value)}" for name, value in action.variables if name in PARAMETERS]
     if action.needs:
         notes.append(f"reach every task with your environment, and are written nowhere: {', '.join(action.needs)}")
+    if chosen := [w for w in action.argv if w.startswith("--export=") and "ALL" not in w.partition("=")[2].split(",")]:
+        notes.append(
+            f"{chosen[0]}: nothing else of your environment reaches the tasks but what a login shell there sets"
+        )
     if launch.lacking:
         notes.append(f"were set last time and are not now: {', '.join(launch.lacking)}")
     waits = [w.partition(":")[2] for w in action.argv if w.startswith("--dependency=after")]
