@@ -568,3 +568,14 @@ def test_a_watcher_never_sees_an_extra_file(run: Run) -> None:
         thread.join()
     assert seen == set()
     assert looks[0] > 100
+
+
+def test_an_edited_checkpoint_stays_as_old_as_it_was_and_its_files_do_not(run: Run) -> None:
+    """Frameworks that sort checkpoints look at the folder's time, syncs at a file's."""
+    folder, file = run.state(20).parent, run.state(20)
+    os.utime(folder, (1e9, 1e9))
+    for words in (("scale-lr", "0.5", "--at", "20"), ("undo",)):
+        os.utime(file, (1e9, 1e9))
+        run.done(*words, "-y")
+        assert folder.stat().st_mtime == 1e9
+        assert file.stat().st_mtime > 1e9

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as schedulers
 
-from ops.checkpoints.lr import NotSameLength, as_stored, edit, file_sites, lr_sites, rebuilt
+from ops.checkpoints.lr import NotSameLength, appended, as_stored, cut_back, edit, file_sites, lr_sites, rebuilt
 from ops.checkpoints.patch import Splice
-from ops.checkpoints.torchfile import StateError
+from ops.checkpoints.torchfile import StateError, structure_problems
 from ops.model import LrSite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -286,6 +286,30 @@ def test_a_large_file_is_not_made_anew(tmp_path: Path) -> None:
     torch.save({"param_groups": [{"lr": 1}], "state": {0: {"exp_avg": torch.zeros(300_000)}}}, path)
     with pytest.raises(StateError, match="too large"):
         rebuilt(path, scaled(file_sites(path), 0.75))
+
+
+def test_a_large_file_gets_a_new_end_and_loses_it_again(tmp_path: Path) -> None:
+    path = tmp_path / "optimizer.bin"
+    groups = [{"lr": 1, "initial_lr": torch.tensor(0.5)}, {"lr": 0.25}]
+    moments = {0: {"exp_avg": torch.rand(300_000)}}
+    torch.save({"param_groups": groups, "state": moments}, path)
+    raw, sites = path.read_bytes(), file_sites(path)
+    *inside, end = appended(path, scaled(sites, 0.75))
+    assert (end.offset, end.old, len(end.new) < 4000) == (len(raw), b"", True)
+    write(path, (*inside, end))
+    for how in ({}, {"mmap": True}, {"weights_only": True}):
+        loaded = torch.load(path, **how)
+        assert [g["lr"] for g in loaded["param_groups"]] == [0.75, 0.1875]
+        assert loaded["param_groups"][0]["initial_lr"] == torch.tensor(0.375)
+        assert torch.equal(loaded["state"][0]["exp_avg"], moments[0]["exp_avg"])
+    with zipfile.ZipFile(path) as zipped:
+        assert zipped.testzip() is None
+    assert structure_problems(path) == ()
+    assert cut_back(path, [(site, 3 * site.value) for site in file_sites(path)]) is None
+    back = cut_back(path, [(now, was.value) for now, was in zip(file_sites(path), sites, strict=True)])
+    assert back and back[-1].new == b""
+    write(path, back)
+    assert path.read_bytes() == raw
 
 
 @pytest.mark.parametrize("protocol", [2, 4])

@@ -17,6 +17,7 @@ from pathlib import Path
 from struct import pack, unpack
 from typing import Any
 
+from ops.checkpoints import append
 from ops.checkpoints.patch import Splice, rebuilt_bytes, with_crc
 from ops.checkpoints.pickle_walk import Call, Float, Int, opcode_end
 from ops.checkpoints.torchfile import (
@@ -45,7 +46,7 @@ Edits = Iterable[tuple[LrSite, float]]
 
 
 class NotSameLength(StateError):
-    """The new value needs another number of bytes than the old: the file must be made anew (`rebuilt`)."""
+    """The new value needs another number of bytes than the old: `rebuilt` makes the file anew, `appended` adds to it."""
 
 
 def lr_sites(checkpoint_dir: Path) -> tuple[LrSite, ...]:
@@ -134,6 +135,29 @@ def edit(path: Path, edits: Edits) -> tuple[Splice, ...]:
             "choose a value that fits (an integer for an integer)",
         )
     return with_crc(file, changes)
+
+
+def appended(path: Path, edits: Edits) -> tuple[Splice, ...]:
+    """The bytes to change where a value takes another length in a large file: the last splice is appended."""
+    file, changes = changes_of(path, edits)
+    return append.appended(file, changes)
+
+
+def cut_back(path: Path, edits: Edits) -> tuple[Splice, ...] | None:
+    """What makes the edits by cutting an appended end off; None where the file has none, or not those values before."""
+    size = append.undone(path)
+    if size is None:
+        return None
+    now = read(path)
+    wanted = {s.label: s.value for s in (*sites_of(now, ""), *counters_of(now, ""))}
+    wanted |= {site.label: value for site, value in edits}
+    before = read(path, size)
+    with opened(path) as fd:
+        places = ((s, wanted[s.label]) for s in (*sites_of(before, ""), *counters_of(before, "")))
+        changes = [_change(fd, site, site, value) for site, value in places if value != site.value]
+    if any(len(c.old) != len(c.new) for c in changes):
+        return None
+    return (*with_crc(before, changes), append.cut(now, size))
 
 
 def rebuilt(path: Path, edits: Edits) -> bytes:

@@ -89,7 +89,7 @@ def rebuilt_bytes(file: TorchFile, changes: Iterable[Splice]) -> bytes:
     inside = [s for s in changes if at <= s.offset < end]
     for splice in (s for s in changes if s not in inside):
         raw = _replaced(raw, splice)
-    pickle = _respliced(raw[at:end], at, inside, file.frames)
+    pickle = respliced(raw[at:end], at, inside, file.frames)
     if file.directory is None:
         return raw[:at] + pickle + raw[end:]
     with opened(file.path) as fd:
@@ -99,7 +99,7 @@ def rebuilt_bytes(file: TorchFile, changes: Iterable[Splice]) -> bytes:
 # -- the parts of a rebuilt file -------------------------------------------------------------------------
 
 
-def _respliced(pickle: bytes, base: int, changes: list[Splice], frames: Iterable[int]) -> bytes:
+def respliced(pickle: bytes, base: int, changes: list[Splice], frames: Iterable[int]) -> bytes:
     """The pickle with other values, and the length of each frame that holds one."""
     sized = []
     for frame in frames:

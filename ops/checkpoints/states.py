@@ -101,8 +101,17 @@ def site(path: Path, edit: Numbered) -> LrSite:
 
 
 def patch(path: Path, edits: Iterable[Numbered]) -> tuple[Splice, ...]:
-    """The bytes to change in place for these edits, checksums included."""
-    return lr.edit(path, [(site(path, e), e.after) for e in edits])
+    """The bytes to change in place for these edits, checksums included.
+
+    Where a value takes another length, a new end of the file; and to take that back, the end to cut off.
+    """
+    wanted = [(site(path, e), e.after) for e in edits]
+    if cut := lr.cut_back(path, wanted):
+        return cut
+    try:
+        return lr.edit(path, wanted)
+    except lr.NotSameLength:
+        return lr.appended(path, wanted)
 
 
 def rebuilt(path: Path, edits: Iterable[Numbered]) -> bytes:

@@ -93,12 +93,15 @@ class TorchFile:
     """Byte range of each storage, where the file is no zip."""
 
 
-def read(path: Path) -> TorchFile:
-    """The tree of a torch file or pickle. StateError when it is torn, compressed, or something else."""
+def read(path: Path, size: int | None = None) -> TorchFile:
+    """The tree of a torch file or pickle. StateError when it is torn, compressed, or something else.
+
+    `size`: as if the file, a zip, ended after so many bytes.
+    """
     with opened(path) as fd:
         head = read_at(fd, 0, 2)
         if head == b"PK":
-            return _read_zip(path, fd)
+            return _read_zip(path, fd, size)
         if head[:1] != b"\x80":
             raise ValueError("neither a torch file nor a pickle of protocol 2 to 5")
         with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as data:
@@ -148,8 +151,8 @@ def opened(path: Path) -> Iterator[int]:
         raise StateError(str(error), str(path), "m4ops verify-checkpoint: is the save complete?") from error
 
 
-def _read_zip(path: Path, fd: int) -> TorchFile:
-    directory = read_directory(fd)
+def _read_zip(path: Path, fd: int, size: int | None) -> TorchFile:
+    directory = read_directory(fd, size)
     found = [r for r in directory.records if r.name.endswith("/data.pkl") and r.name.count("/") == 1]
     if len(found) != 1:
         raise ValueError(f"a zip with {len(found)} data.pkl records: no torch file")

@@ -17,6 +17,8 @@ LOCATOR = Struct("<4sIQI")
 ENTRY = Struct("<4s6H3I5H2I")
 LOCAL = Struct("<4s5H3I2H")
 DESCRIPTOR = b"PK\x07\x08"
+DESCRIPTOR_FLAG = 8
+"""Of a record's flags: a CRC follows its data."""
 _HUGE, _HUGE16 = 0xFFFFFFFF, 0xFFFF
 _SHOWN = 5
 
@@ -61,9 +63,9 @@ def read_at(fd: int, at: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def read_directory(fd: int) -> Directory:
-    """The central directory. ValueError says what is wrong with it."""
-    size = os.fstat(fd).st_size
+def read_directory(fd: int, size: int | None = None) -> Directory:
+    """The central directory; of the first `size` bytes where that is said. ValueError says what is wrong with it."""
+    size = os.fstat(fd).st_size if size is None else size
     end_at = _end_record(fd, size)
     _, _, _, _, count, length, at, _ = END.unpack(read_at(fd, end_at, END.size))
     end64_at = None
@@ -141,7 +143,7 @@ def _entries(directory: bytes, base: int) -> Iterator[Record]:
         if _HUGE in (size, packed, header):
             wide = _zip64(directory[extra_at : extra_at + extras])
             size, packed, header = (next(wide, v) if v == _HUGE else v for v in (size, packed, header))
-        yield Record(name, header, base + at, size, crc, method == 0 and packed == size, bool(flags & 8))
+        yield Record(name, header, base + at, size, crc, method == 0 and packed == size, bool(flags & DESCRIPTOR_FLAG))
         at = extra_at + extras + comments
 
 
