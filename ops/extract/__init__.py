@@ -41,14 +41,16 @@ def extract(work: Job, told: Callable[[int], None] = lambda _: None) -> Extracte
     start = time.monotonic()
     place = work.staging.with_name(f"{work.staging.name}.lease")
     try:
-        with lease.acquire(place, f"extract to {work.target}", LEASE_SECONDS) as mine, claim.marked(work) as touch:
+        with lease.acquire(place, f"extract to {work.target}", LEASE_SECONDS) as mine:
+            with claim.marked(work) as touch:
 
-            def alive() -> None:
-                mine.renew()
-                touch()
+                def alive() -> None:
+                    mine.renew()
+                    touch()
 
-            copied = 0 if _begin(work) else copying.build(work, told, alive)
-            _publish(work)
+                copied = 0 if _begin(work) else copying.build(work, told, alive)
+                _publish(work)
+            _clear(work)
     except OSError as error:
         raise OpsError(
             f"the weights cannot be written: {error.strerror}",
@@ -60,6 +62,7 @@ def extract(work: Job, told: Callable[[int], None] = lambda _: None) -> Extracte
 
 def _begin(work: Job) -> bool:
     """Make the staging folder, or take up the one there is. Returns whether all is built already."""
+    shutil.rmtree(_gone(work), ignore_errors=True)
     now = identity(work)
     note = work.staging / "job"
     ours = note.is_file() and note.read_text() == now
@@ -96,4 +99,14 @@ def _publish(work: Job) -> None:
             os.rename(work.built / name, work.target / name)
     sync(work.target)
     sync(work.target.parent)
-    shutil.rmtree(work.staging)
+
+
+def _clear(work: Job) -> None:
+    """Nothing is left to resume: weights and marker are as they shall be."""
+    gone = _gone(work)
+    os.rename(work.staging, gone)  # in one step: half a folder would be another extraction's
+    shutil.rmtree(gone)
+
+
+def _gone(work: Job) -> Path:
+    return work.staging.with_name(f"{work.staging.name}.gone")

@@ -10,13 +10,16 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from ops.errors import Busy
 from ops.extract.job import Job
 
 MARKER = "started-convert-checkpoint"
 STALE = 2 * 3600.0
-"""Seconds after which the marker means nothing."""
+"""Seconds after which the marker of somebody else means nothing."""
+OURS = b"m4ops extract\n"
+"""What our marker says: whoever holds the lease knows it for the remains of a crash."""
 
 
 @contextlib.contextmanager
@@ -29,18 +32,39 @@ def marked(work: Job) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     marker = work.target / MARKER
-    try:
-        os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    except FileExistsError:
+    if not _set(marker, work.staging.with_name(f"{work.staging.name}.claim")) and marker.read_bytes() != OURS:
         age = time.time() - marker.stat().st_mtime
-        if age < STALE and not (work.staging / "job").exists():
+        if age < STALE:
             raise Busy(
                 f"a conversion of this checkpoint began {age / 60:.0f} minutes ago",
                 str(marker),
                 "wait for it; if it is dead, remove the marker",
-            ) from None
-        os.utime(marker)
+            )
+    os.utime(marker)
     try:
         yield lambda: os.utime(marker)
     finally:
         marker.unlink(missing_ok=True)
+
+
+def _set(marker: Path, staged: Path) -> bool:
+    """Set the marker with its content, in one step; False: there is one."""
+    staged.write_bytes(OURS)
+    try:
+        os.link(staged, marker)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        return _set_unlinked(marker)
+    finally:
+        staged.unlink()
+    return True
+
+
+def _set_unlinked(marker: Path) -> bool:
+    try:
+        with marker.open("xb") as file:
+            file.write(OURS)
+    except FileExistsError:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""Copy weights block by block to their places; each block is on the disk before it is noted as done."""
+"""Copy weights block by block to their places; every block is on the disk before it is noted as done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from ops.errors import Drift
 from ops.extract.job import INDEX, Job, identity, sync
 
 BLOCK = 64 << 20
-"""Bytes that are copied, and noted, at once."""
+"""Bytes that are copied at once."""
+SYNCED = 1 << 30
+"""Bytes after which what was copied is forced to the disk and noted, while the copying goes on: what a crash can cost."""
 CHUNK = 1 << 20
 """Bytes that pass through this process at once."""
 WORKERS = 2
@@ -64,22 +66,34 @@ def build(work: Job, told: Callable[[int], None], alive: Callable[[], None]) -> 
         desk = _desk(work, stack)
         told(there)
         pool = stack.enter_context(ThreadPoolExecutor(WORKERS))
+        fresh: list[Block] = []
         try:
             for future in as_completed([pool.submit(_block, desk, b) for b in blocks]):
-                there += future.result()
+                fresh.append(future.result())
+                there += fresh[-1].end - fresh[-1].begin
                 told(there)
                 alive()
+                if sum(b.end - b.begin for b in fresh) >= SYNCED:
+                    _note(desk, fresh)
         except BaseException:
             pool.shutdown(cancel_futures=True)
+            _note(desk, fresh)
             raise
-        for handle in desk.targets:
-            os.fsync(handle)
+        _note(desk, fresh)
     if identity(work) != before:
         shutil.rmtree(work.staging)
         where = str(work.weights.files[0].parent)
         raise Drift("the checkpoint changed while its weights were copied; nothing was kept", where)
     _finish(work)
     return left
+
+
+def _note(desk: _Desk, fresh: list[Block]) -> None:
+    """Have these blocks on the disk, then note them: none of them is copied again."""
+    for number in {b.file for b in fresh}:
+        os.fdatasync(desk.targets[number])
+    os.write(desk.log, "".join(f"{b.file} {b.begin}\n" for b in fresh).encode())
+    fresh.clear()
 
 
 def _finish(work: Job) -> None:
@@ -140,8 +154,8 @@ def _allow_open_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count if hard < 0 else min(count, hard), hard))
 
 
-def _block(desk: _Desk, block: Block) -> int:
-    """Copy a block, have it on the disk, note that. Returns its bytes."""
+def _block(desk: _Desk, block: Block) -> Block:
+    """Copy a block."""
     layout, target = desk.work.files[block.file], desk.targets[block.file]
     first = max(0, bisect_right(desk.starts[block.file], block.begin) - 1)
     for number in range(first, len(layout.slots)):
@@ -157,9 +171,7 @@ def _block(desk: _Desk, block: Block) -> int:
             _copy(desk.sources, part, target, begin)
         else:
             _convert(desk.sources, part, target, begin, turn)
-    os.fdatasync(target)
-    os.write(desk.log, f"{block.file} {block.begin}\n".encode())
-    return block.end - block.begin
+    return block
 
 
 def _clipped(pieces: Iterable[Piece], begin: int, end: int) -> Iterator[Piece]:
