@@ -3,15 +3,17 @@
     python bench/extract.py FOLDER [rounds] [size]
 
 The first call trains and saves a model in FOLDER (two ranks, four layers; a width of `size` = 8192 gives 2.15 GB of fp32
-weights and takes some minutes and 16 GB of memory). Each round then runs every program once, one after the other, each in
-a process of its own and with its output on the disk (fsync) when its time ends. Prints the medians of seconds with their
-range and of peak memory, the ratios, and whether the files are the same. The page cache is warm for all of them.
+weights and takes some minutes and 16 GB of memory). Each round then runs every program once, one after the other in an
+order drawn anew, each in a process of its own and with its output on the disk (fsync) when its time ends. Prints the
+medians of seconds with their range and of peak memory, the ratios, and whether the files are the same. The page cache is
+warm for all of them.
 """
 
 from __future__ import annotations
 
 import filecmp
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -35,7 +37,7 @@ def measured(*argv: str, out: Path) -> tuple[float, float]:
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{argv} ended with {process.returncode}: {said.decode()[-2000:]}")
-    for path in out.iterdir():
+    for path in (p for p in out.iterdir() if p.is_file()):
         with path.open("rb") as file:
             os.fsync(file.fileno())
     return time.perf_counter() - start, used.ru_maxrss / 1024
@@ -49,7 +51,7 @@ def programs(place: Path) -> dict[str, tuple[tuple[str, ...], Path]]:
         ours, theirs = out / f"m4ops-{dtype}", out / f"deepspeed-{dtype}"
         found[f"m4ops {dtype}"] = ((*OURS, str(place), "--out", str(ours), "--dtype", dtype), ours)
         found[f"deepspeed {dtype}"] = ((*THEIRS, state, str(theirs), "--dtype", dtype, "--safe_serialization"), theirs)
-        found[f"cp {dtype}"] = (("cp", "-r", str(theirs), str(out / f"cp-{dtype}")), out / f"cp-{dtype}")
+        found[f"cp {dtype}"] = (("cp", "-r", str(out / f"kept-{dtype}"), str(out / f"cp-{dtype}")), out / f"cp-{dtype}")
     return found
 
 
@@ -63,9 +65,14 @@ def main() -> None:
     (place / "finished-saving").touch()
     (folder / "out").mkdir(exist_ok=True)
     runs = programs(place)
+    for dtype in ("fp32", "bf16"):  # what cp copies
+        kept = folder / "out" / f"kept-{dtype}"
+        if not kept.is_dir():
+            measured(*OURS, str(place), "--out", str(kept), "--dtype", dtype, out=folder)
+    draw = random.Random(0)
     results: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(rounds):
-        for name, (argv, out) in sorted(runs.items(), key=lambda item: item[0].startswith("cp")):
+        for name, (argv, out) in draw.sample(sorted(runs.items()), len(runs)):
             shutil.rmtree(out, ignore_errors=True)
             results[name].append(measured(*argv, out=out))
     told(results, folder / "out", rounds)

@@ -110,6 +110,7 @@ def describe(folder: Path) -> tuple[Run, cfg.Config]:
         save_switch=place("save_switch", said.get("save_switch_path")),
         trainer_config=place("trainer_config"),
         ds_config=place("ds_config"),
+        on_save=config.on_save,
         cluster=config.cluster,
         progress=config.progress,
         layout=_layout(save_dir, config.layout, file),

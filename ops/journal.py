@@ -58,7 +58,7 @@ def history(entries: tuple[Entry, ...] | Unknown) -> tuple[Change, ...] | Unknow
 
 
 def find(entries: tuple[Entry, ...] | Unknown, wanted: str | None) -> Entry:
-    """The change of that id; without one, the newest that is unfinished, or applied and no undo. Raises BadInput."""
+    """The change of that id; without one, the newest that is unfinished, or applied, no undo and not unattended. Raises BadInput."""
     if isinstance(entries, Unknown):
         raise BadInput(f"the journal cannot be read: {entries.reason}")
     if wanted is not None:
@@ -68,6 +68,8 @@ def find(entries: tuple[Entry, ...] | Unknown, wanted: str | None) -> Entry:
         ids = ", ".join(e.change.id for e in entries) or "none"
         raise BadInput(f"no change {wanted} in the journal (there are: {ids})", hint="m4ops history")
     for entry in reversed(entries):
+        if entry.change.unattended and entry.change.status != "unfinished":
+            continue
         if entry.change.status == "unfinished" or (entry.change.status == "applied" and not entry.change.undoes):
             return entry
     raise BadInput("there is no change to take", hint="m4ops history")

@@ -83,6 +83,8 @@ class Run:
     """DeepSpeed's, likewise."""
     progress: str = ""
     """How the log's progress lines look, where they are of no known format (named in m4ops.toml)."""
+    on_save: tuple[str, ...] = ()
+    """What m4ops.toml declares to be done with each finished checkpoint."""
     cluster: str = ""
     """The Slurm cluster that is asked by `-M` (named in m4ops.toml); empty: the one Slurm itself means."""
     layout: Layout = M4
@@ -427,6 +429,11 @@ class Change:
     """The LRs it set to 0, by file name and label: what they were."""
     wish: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def unattended(self) -> bool:
+        """Whether nobody gave the command: a prune after a save. Nobody means it by "the last change"."""
+        return bool(self.wish.get("unattended"))
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -453,6 +460,13 @@ class Snapshot:
     nodes: tuple[NodeState, ...] | Unknown = Unknown("not asked")
     """The cluster's nodes, asked for where a job of the run waits for nodes."""
     started: Started | Unknown = Unknown("not read")
+
+    @property
+    def last_change(self) -> Change | Unknown | None:
+        """The newest change that somebody made; None: there is none."""
+        if isinstance(self.history, Unknown):
+            return self.history
+        return next((c for c in reversed(self.history) if not c.unattended), None)
 
 
 @dataclass(frozen=True)

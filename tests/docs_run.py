@@ -336,6 +336,14 @@ def pointing_nowhere(page: Page) -> None:
 
 
 @kind
+def saving(page: Page) -> None:
+    """The array is held; m4ops.toml declares what follows a save, and the newest one lacks the model's config."""
+    held(page)
+    (page.run / "m4ops.toml").write_text('on_save = ["verify", "extract bf16"]\n')
+    (page.run / "opt_step-16250" / "unwrapped_model" / "config.json").unlink()
+
+
+@kind
 def changed(page: Page) -> None:
     """The loss diverged, the array was held, and change 1 rewound the run with a lower LR."""
     diverged(page)

@@ -26,7 +26,9 @@ ROOMS = {
     },
     "judgement": {"detectors"},
     "intention": {"actions", "plan", "interventions"},
-    "effects": {"state", "executor", "lease", "alerts", "store", "crontab", "extract", "tick", "requests", "chain", "scrontab"},
+    "effects": {
+        "state", "executor", "lease", "alerts", "store", "crontab", "extract", "tick", "requests", "chain", "scrontab", "saves",
+    },
     "edge": {"views", "cli", "demo", "__main__"},
 }  # fmt: skip
 ORDER = list(ROOMS)

@@ -220,7 +220,7 @@ def test_words_that_would_change_what_is_run_are_refused(login: Login) -> None:
     assert "given twice" in login.refused("submit", "-n", "--array", "1-2", "--", "-a1-2")
     assert "exclude one another" in login.refused("submit", "-n", "--after", "singleton", "--", "-d", "after:1")
     assert "keep SAVE_DIR from the job" in login.refused("submit", "-n", "--", "--export=NONE")
-    assert "there are: train" in login.refused("submit", "-n", "--template", "nosuch")
+    assert "there are: evals, train" in login.refused("submit", "-n", "--template", "nosuch")
 
 
 def test_output_in_a_folder_that_is_missing_would_lose_the_job(login: Login) -> None:

@@ -77,6 +77,12 @@ KINDS: tuple[Kind, ...] = (
        "m4ops checkpoints"),
     _k("checkpoints-unknown", _U, "the checkpoints could not be read", "check permissions and the file system",
        "pointer-broken", "the operating system", "m4ops checkpoints"),
+    _k("save-step-failed", _W, "what on_save declares for a finished checkpoint failed",
+       "give the command by hand, mend what it says; it is tried again by itself", "save-step-fails",
+       "huggingface/smollm experiments/pretraining/vloom", "m4ops watch-saves -n"),
+    _k("saves-waiting", _W, "a finished checkpoint waits for what on_save declares, and nobody began",
+       "m4ops cron install", "save-step-fails", "huggingface/smollm experiments/pretraining/vloom",
+       "m4ops watch-saves -n"),
     _k("stray-file", _C, "a foreign file in a checkpoint can make a resume lose its state", "move the file away",
        "undo", _CHRONICLES, "m4ops checkpoints"),
 )  # fmt: skip

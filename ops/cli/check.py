@@ -44,10 +44,13 @@ class Checked:
     metavar="URI",
     help="stdout:, https://…, mailto:…, smtp://host:port/… (more than m4ops.toml says).",
 )
+@click.option("--saves", is_flag=True, help="Afterwards do what m4ops watch-saves does; m4ops cron install adds it.")
 @click.option("--all", "all_runs", is_flag=True, help="Every run under M4OPS_ROOTS and the roots of your m4ops.toml.")
 @click.option("--run", "wanted", multiple=True, metavar="DIR|NAME", help="One of several runs; may be repeated.")
 @click.pass_context
-def check(ctx: click.Context, as_json: bool, sinks: tuple[str, ...], all_runs: bool, wanted: tuple[str, ...]) -> None:
+def check(
+    ctx: click.Context, /, as_json: bool, sinks: tuple[str, ...], saves: bool, all_runs: bool, wanted: tuple[str, ...]
+) -> None:
     """For cron: exit 0, 1, 2 or 3; new findings go to the sinks, known ones are quiet.
 
     The exit code is the worst finding's, as Nagios has them: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. Of several runs
@@ -66,7 +69,22 @@ def check(ctx: click.Context, as_json: bool, sinks: tuple[str, ...], all_runs: b
     worst = max((c.severity for c in checked), key=words.URGENCY.index, default=Severity.OK)
     if as_json:
         _print(checked, worst, many=all_runs or len(wanted) > 1)
+    if saves:
+        _after_saves(runs)
     sys.exit(int(worst))
+
+
+def _after_saves(runs: Sequence[tuple[Run, Config]]) -> None:
+    """Serve finished checkpoints, where that is declared. What fails in there is a finding of the next check."""
+    sys.stdout.flush()  # an extraction may take its time
+    for run, config in runs:
+        if run.on_save:
+            from ops.cli.saves import served
+
+            try:
+                tuple(served(run, config))
+            except (OpsError, OSError) as error:
+                session.say(f"m4ops check: {run.name}: {error}")
 
 
 def _runs(
@@ -124,7 +142,7 @@ def _check(run: Run, seen: Seen, targets: tuple[str, ...], quiet: bool) -> Check
             if memory.problem:
                 session.say(f"m4ops check: {memory.problem}")
             findings, memory = session.judged(seen.snapshot, memory)
-            findings = (*findings, *session.unwatched(run, seen.snapshot.now))
+            findings = (*findings, *session.beside(seen.snapshot))
             told = targets or (() if quiet else ("stdout:",))
             memory, failures = notify(run, memory, findings, told, seen.snapshot.now) if told else (memory, ())
             state.save(run, memory)

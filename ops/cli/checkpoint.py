@@ -64,7 +64,7 @@ def verify_checkpoint(ctx: click.Context, steps: tuple[int, ...], deep: bool, as
     chosen = _chosen(run, list(steps), several=True)
     checked: dict[Path, Sequence[Fault]] = {c.path: verify.faults(c) for c in chosen}
     if deep:
-        read = _read_all(run, chosen)
+        read = read_all(run, chosen)
         checked = {path: (*faults, *(f for f in read[path] if f not in faults)) for path, faults in checked.items()}
     if as_json:
         session.out(data.dumps(views.faults_json(checked, deep)))
@@ -101,8 +101,13 @@ def _chosen(run: Run, steps: list[int], several: bool = False) -> list[Checkpoin
 # -- every byte, once ------------------------------------------------------------------------------------
 
 
-def _read_all(run: Run, chosen: Sequence[Checkpoint]) -> dict[Path, list[Fault]]:
-    """The faults in the content of every file, from memory where it has been read and is still the same."""
+def read_all(
+    run: Run, chosen: Sequence[Checkpoint], alive: Callable[[], None] = lambda: None
+) -> dict[Path, list[Fault]]:
+    """The faults in the content of every file, from memory where it has been read and is still the same.
+
+    `alive` is called from time to time.
+    """
     from ops import state
     from ops.checkpoints import deep, verify
     from ops.checkpoints.verify import Fault
@@ -115,6 +120,7 @@ def _read_all(run: Run, chosen: Sequence[Checkpoint]) -> dict[Path, list[Fault]]
         with _progress(deep.size_of(unread)) as told:
             for checkpoint, path in files:
                 key, name = _key(run, path), path.relative_to(checkpoint.home).as_posix()
+                alive()
                 if path in unread:
                     mark = _mark(path)
                     read = deep.faults(path, name, not path.name.startswith(RANDOM), told)

@@ -43,13 +43,15 @@ def install(
 ) -> None:
     """Have this run checked every few minutes, in place of an earlier install.
 
+    The same tick does with finished checkpoints what on_save of m4ops.toml declares (m4ops watch-saves).
+
     crontab: one line of yours on this host. scrontab: Slurm's own cron, where the cluster has it. sbatch: a small job
     that submits its successor first; one chain a run, and a note if it breaks. Flags after -- go to the last two.
     """
     from ops import chain, crontab, scrontab
 
     run, _ = session.find(ctx)
-    arguments = tuple(a for sink in sinks for a in ("--sink", sink))
+    arguments = ("--saves", *(a for sink in sinks for a in ("--sink", sink)))
     if backend == "crontab":
         if flags:
             raise BadInput(f"cron takes no flags of sbatch: {' '.join(flags)}", hint="--backend scrontab or sbatch do")

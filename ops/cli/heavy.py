@@ -63,7 +63,7 @@ def extract(
     limit = meter.size(max_shard_size, "--max-shard-size")
     for place in _checkpoints(ctx, step):
         target = Path(os.path.abspath(out)) if out else place / "unwrapped_model"
-        work = _planned(place, target, kind, limit)
+        work = planned(place, target, kind, limit)
         _about(work)
         if not dry_run:
             with meter.meter() as told:
@@ -114,7 +114,8 @@ def _finished(path: Path) -> Path:
     return path
 
 
-def _planned(place: Path, target: Path, kind: str, limit: int) -> Job:
+def planned(place: Path, target: Path, kind: str, limit: int | None = None) -> Job:
+    """The work of extracting a checkpoint's weights. Raises Refused, StateError."""
     from ops import extract as effect
     from ops.checkpoints.weights import weights_of
 
@@ -124,7 +125,7 @@ def _planned(place: Path, target: Path, kind: str, limit: int) -> Job:
         staging = place.parent / OPS_DIR / "extract" / place.name
     else:
         staging = target.parent / f".m4ops-extract-{target.name}"
-    return effect.job(weights_of(place), target, staging, kind, limit)
+    return effect.job(weights_of(place), target, staging, kind, limit or effect.SHARD)
 
 
 # -- doing it --------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
 
     run, _ = session.find(ctx)
     seen = tick.look([run], session.lately(), time.time(), keeping=False)[0].snapshot
-    findings = (*session.findings(seen, state.load(run)), *session.unwatched(run, seen.now))
+    findings = (*session.findings(seen, state.load(run)), *session.beside(seen))
     if as_json:
         from ops.views import data
 

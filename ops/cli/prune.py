@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -79,6 +80,43 @@ def prune(
     make_folder(run.dir / OPS_DIR / TRASH)
     carry.carried(ctx, run, made)
     session.say(f"The space is free after {session.me(ctx)} prune --empty-trash (from {GRACE_DAYS:g} days on).")
+
+
+def unattended(run: Run, rules: tuple[str, ...], alive: Callable[[], None]) -> str:
+    """Prune by the rules and empty the trash of what was pruned long enough ago, without a question. Says what went.
+
+    Raises Refused, Busy, OpsError.
+    """
+    from ops import executor
+    from ops.cli import carry
+    from ops.executor import trash
+    from ops.interventions import prune as wish
+    from ops.lease import make_folder
+
+    _finish_own(run)
+    seen, verdicts = _judged(run, retention.policy(rules))
+    going = [v for v in verdicts if not v.stays]
+    if going:
+        make_folder(run.dir / OPS_DIR / wish.TRASH)
+        made = wish.to_trash(seen, verdicts, rules, session.typed(), unattended=True)
+        executor.apply(made, carry.world(run, frozenset(a.describe() for a in made.actions)))
+    alive()
+    old = wish.expired(trash.held(run.dir), time.time(), GRACE_DAYS * retention.DAY)
+    if old:
+        size = sum(usage(trash.folder(run.dir) / name)[0] for name in old)
+        trash.empty(run.dir, old, size, session.typed(), carry.world(run))
+    return f"{len(going)} of {len(verdicts)} checkpoints to the trash, {len(old)} removed for good"
+
+
+def _finish_own(run: Run) -> None:
+    """End a prune after a save that was cut short: nobody else will."""
+    from ops import executor, journal
+    from ops.cli import carry
+
+    entries = journal.read(run.dir)
+    for entry in entries if isinstance(entries, tuple) else ():
+        if entry.change.status == "unfinished" and entry.change.unattended and entry.change.wish["kind"] == "prune":
+            executor.finish(entry.change.id, run.dir, carry.world(run), forward=True, assume_stopped=True)
 
 
 # -- what is there ---------------------------------------------------------------------------------------

@@ -100,13 +100,18 @@ def findings(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
     return judged(seen, memory)[0]
 
 
-def unwatched(run: Run, now: float) -> tuple[Finding, ...]:
-    """What is wrong with the chain of jobs that checks the run, where it has one."""
-    if not (run.dir / OPS_DIR / "cron").is_dir():
-        return ()
-    from ops import chain
+def beside(seen: Snapshot) -> tuple[Finding, ...]:
+    """What is wrong with what m4ops does by itself for a run: the chain that checks it, what follows a save."""
+    found: tuple[Finding, ...] = ()
+    if (seen.run.dir / OPS_DIR / "cron").is_dir():
+        from ops import chain
 
-    return chain.look(run, now)
+        found = chain.look(seen.run, seen.now)
+    if seen.run.on_save:
+        from ops.saves import findings as after_saves
+
+        found = (*found, *after_saves.look(seen.run, seen.checkpoints, seen.now))
+    return found
 
 
 def judged(seen: Snapshot, memory: Memory) -> tuple[tuple[Finding, ...], Memory]:

@@ -21,7 +21,9 @@ _UNPARKED = {"assume_stopped": True}
 """What is moved is read by no resume, so the run's jobs need not be parked."""
 
 
-def to_trash(snapshot: Snapshot, verdicts: Sequence[Verdict], rules: Sequence[str], command: str) -> Plan:
+def to_trash(
+    snapshot: Snapshot, verdicts: Sequence[Verdict], rules: Sequence[str], command: str, unattended: bool = False
+) -> Plan:
     """The plan that moves what may go to `.m4ops/trash/TIME/`. Raises Refused when nothing may."""
     going = [v.candidate for v in verdicts if not v.stays]
     if not going:
@@ -37,7 +39,7 @@ def to_trash(snapshot: Snapshot, verdicts: Sequence[Verdict], rules: Sequence[st
         title=f"prune {len(going)} of {len(verdicts)} checkpoints",
         actions=(*folders, *moves),
         command=command,
-        wish={"kind": "prune", "keep": list(rules), **_UNPARKED},
+        wish={"kind": "prune", "keep": list(rules), "unattended": unattended, **_UNPARKED},
         notes=("the space is free only after m4ops prune --empty-trash",),
         created=snapshot.now,
         user=snapshot.user,
@@ -91,13 +93,16 @@ def expired(names: Sequence[str], now: float, grace: float) -> tuple[str, ...]:
 
 
 def emptying(run_dir: Path, names: Sequence[str], size: int, created: float, command: str) -> Plan:
-    """What the journal says of an emptied trash. There is no way back, so there are no actions to invert."""
+    """What the journal says of an emptied trash. There is no way back, so there are no actions to invert.
+
+    It counts as unattended: whoever undoes the last change means the one before it.
+    """
     return Plan(
         run=str(run_dir),
         title=f"empty the trash: {', '.join(names)}",
         actions=(),
         command=command,
-        wish={"kind": "empty-trash", "folders": list(names), "bytes": size},
+        wish={"kind": "empty-trash", "folders": list(names), "bytes": size, "unattended": True},
         notes=("removed for good",),
         created=created,
     )

@@ -56,20 +56,23 @@ _LONGS, _SHORTS = _known()
 
 def parse(words: Sequence[str]) -> tuple[Flag, ...]:
     """The options of a command line. Raises BadInput for a word that is none: sbatch would take it for the script."""
+    flags, rest = split(words)
+    if rest:
+        raise BadInput(
+            f"`{rest[0]}` is no option of sbatch",
+            hint="what follows -- are sbatch's flags; the script is --template FILE; a new flag's value needs `=`",
+        )
+    return flags
+
+
+def split(words: Sequence[str]) -> tuple[tuple[Flag, ...], tuple[str, ...]]:
+    """The options of a command line, and what follows them: the script and its arguments."""
     flags: list[Flag] = []
     rest = list(words)
-    while rest:
+    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         word = rest.pop(0)
-        if word.startswith("--") and len(word) > 2:
-            flags.append(_long(word, rest))
-        elif word.startswith("-") and len(word) > 1 and word != "--":
-            flags += _short(word, rest)
-        else:
-            raise BadInput(
-                f"`{word}` is no option of sbatch",
-                hint="what follows -- are sbatch's flags; the script is --template FILE; a new flag's value needs `=`",
-            )
-    return tuple(flags)
+        flags += [_long(word, rest)] if word.startswith("--") else _short(word, rest)
+    return tuple(flags), tuple(rest)
 
 
 def _long(word: str, rest: list[str]) -> Flag:

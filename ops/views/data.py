@@ -79,7 +79,7 @@ def status_json(snapshot: Snapshot, findings: Sequence[Finding]) -> Data:
         "checkpoints": _known(snapshot.checkpoints, _summary),
         "disk": _known(snapshot.disk, lambda disk: disk_json(disk, snapshot.now)),
         "evals": _known(snapshot.evals, _evals),
-        "last_change": _known(snapshot.history, lambda changes: _verified(changes[-1], snapshot) if changes else None),
+        "last_change": _known(snapshot.last_change, lambda last: _verified(last, snapshot) if last else None),
         "findings": [_finding(f) for f in worst_first(findings)],
     }
 

@@ -29,9 +29,9 @@ def checks_of(snapshot: Snapshot, change: Change, whole: bool = False) -> tuple[
 
 def broken(snapshot: Snapshot) -> list[Check]:
     """What the last change promised and the log shows otherwise."""
-    if isinstance(snapshot.history, Unknown) or not snapshot.history:
+    last = snapshot.last_change
+    if not isinstance(last, Change):
         return []
-    last = snapshot.history[-1]
     checks = checks_of(snapshot, last) if last.status == "applied" else ()
     return [] if isinstance(checks, Unknown) else [c for c in checks if c.verdict == "no"]
 

@@ -253,12 +253,11 @@ def _evals(snapshot: Snapshot, color: bool) -> str:
 
 
 def _last_change(snapshot: Snapshot, color: bool, width: int) -> list[str]:
-    history = snapshot.history
-    if isinstance(history, Unknown):
-        return [_row("last change", paint(unknown(history), "magenta", color), color)]
-    if not history:
+    last = snapshot.last_change
+    if isinstance(last, Unknown):
+        return [_row("last change", paint(unknown(last), "magenta", color), color)]
+    if last is None:
         return [_row("last change", "none by m4ops", color)]
-    last = history[-1]
     said = f"{clean(last.title)} · {clean(last.id)} by {clean(last.user)}, {words.ago(snapshot.now - last.time)}"
     first, *rest = words.folded(said, width - LABEL, "")
     lines = [_row("last change", first, color), *(" " * LABEL + r for r in rest)]
