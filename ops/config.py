@@ -49,7 +49,7 @@ class Config:
     """The store's address where it is not AWS; default: `AWS_ENDPOINT_URL`, or `endpoint_url` in `~/.aws/config`."""
     on_save: tuple[str, ...] = ()
     """What `m4ops watch-saves` does with each finished checkpoint, in this order: `verify` or `verify deep`, `extract bf16`
-    or `extract fp32`, `evals NAME: sbatch …`, `prune`."""
+    or `extract fp32`, `push`, `evals NAME: sbatch …`, `prune`."""
     cluster: str = ""
     """The Slurm cluster of the run's jobs, given to Slurm's commands as `-M`; default: the one they mean themselves."""
     operators: tuple[str, ...] = ()

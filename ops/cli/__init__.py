@@ -53,7 +53,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "extract": ("heavy", "Write a checkpoint's weights as safetensors, at the speed of the disk."),
         "push": ("transfer", "Send checkpoints to an S3 store, whole or not at all, verified."),
         "pull": ("transfer", "Bring a checkpoint back from the store, to the byte."),
-        "watch-saves": ("saves", "Do with finished checkpoints what on_save declares: verify, extract, evals, prune."),
+        "watch-saves": (
+            "saves",
+            "Do with finished checkpoints what on_save declares: verify, extract, push, evals, prune.",
+        ),
         "cron": ("cron", "Let cron run m4ops check: install, remove, status."),
         "demo": ("keep", "A real small training: launched, diverging, caught, rewound, recovered."),
     },

@@ -27,7 +27,7 @@ from ops.views import words
 @click.option("-n", "--dry-run", is_flag=True, help="Show how each step of each checkpoint stands, and stop.")
 @click.pass_context
 def watch_saves(ctx: click.Context, dry_run: bool) -> None:
-    """Do with finished checkpoints what on_save declares: verify, extract, evals, prune.
+    """Do with finished checkpoints what on_save declares: verify, extract, push, evals, prune.
 
     Each step of each checkpoint once, whoever runs this and how often, on however many hosts; the cron of m4ops cron
     install does. What fails is tried again after a pause, is told by m4ops check, and holds up only what needs it.
@@ -46,7 +46,7 @@ def watch_saves(ctx: click.Context, dry_run: bool) -> None:
 
 def served(run: Run, config: Config) -> Iterator[Outcome]:
     """Do all that is due; how each step of each checkpoint stands then. Raises OpsError."""
-    return serve.serve(run, _declared(run, config), _world(run, config.keep))
+    return serve.serve(run, _declared(run, config), _world(run, config))
 
 
 def _declared(run: Run, config: Config) -> tuple[Step, ...]:
@@ -58,6 +58,8 @@ def _declared(run: Run, config: Config) -> tuple[Step, ...]:
             'on_save = ["verify", "extract bf16", "prune"]',
         )
     steps = declared.steps(config.on_save)
+    if any(s.kind == "push" for s in steps) and not config.store:
+        raise BadInput("on_save says push, and no store is named", hint='store = "s3://BUCKET/PREFIX" in m4ops.toml')
     if any(s.kind == "prune" for s in steps):
         from ops.interventions import retention
 
@@ -77,7 +79,7 @@ def _planned(run: Run, steps: tuple[Step, ...]) -> list[Outcome]:
 # -- the steps -------------------------------------------------------------------------------------------
 
 
-def _world(run: Run, rules: tuple[str, ...]) -> World:
+def _world(run: Run, config: Config) -> World:
     shell = slurm.on(run.cluster, recent.forgetting(session.scheduler()))
 
     @cache
@@ -90,8 +92,9 @@ def _world(run: Run, rules: tuple[str, ...]) -> World:
     do: dict[str, serve.Do] = {
         "verify": partial(_verify, run),
         "extract": _extract,
+        "push": partial(_push, run, config),
         "evals": partial(_evaluate, run),
-        "prune": partial(_prune, run, rules),
+        "prune": partial(_prune, run, config.keep),
     }
     return World(do, follow, time.time)
 
@@ -115,6 +118,13 @@ def _extract(step: Step, checkpoint: Checkpoint, alive: Callable[[], None]) -> s
     work = heavy.planned(checkpoint.path, target, heavy.DTYPES[step.how])
     done = effect.extract(work, lambda _: alive())
     return f"{words.size(done.size)} in {words.duration(done.seconds)}"
+
+
+def _push(run: Run, config: Config, _: Step, checkpoint: Checkpoint, alive: Callable[[], None]) -> str:
+    from ops import store
+
+    pushed = store.push(run, checkpoint, config.store, endpoint=config.store_endpoint, told=lambda done, total: alive())
+    return f"{words.size(pushed.sent)} of {words.size(pushed.size)} sent to {pushed.url}"
 
 
 def _evaluate(run: Run, step: Step, checkpoint: Checkpoint, alive: Callable[[], None]) -> str:

@@ -3,7 +3,8 @@
 on_save = [
   "verify",                       # or "verify deep": every byte
   "extract bf16",                 # weights into unwrapped_model/; or fp32
-  "evals 0_shots: sbatch --gpus=8 evals.slurm python evaluate.py --shots 0 --model {weights}",
+  "push",                         # to `store`
+      "evals 0_shots: sbatch --gpus=8 evals.slurm python evaluate.py --shots 0 --model {weights}",
   "prune",                        # by `keep`
 ]
 """
@@ -18,12 +19,12 @@ from itertools import pairwise
 
 from ops.errors import BadInput
 
-KINDS = ("verify", "extract", "evals", "prune")
+KINDS = ("verify", "extract", "push", "evals", "prune")
 """In the order in which they happen."""
-FORMS = ("verify", "verify deep", "extract bf16", "extract fp32", "evals NAME: sbatch …", "prune")
+FORMS = ("verify", "verify deep", "extract bf16", "extract fp32", "push", "evals NAME: sbatch …", "prune")
 PLACES = ("weights", "checkpoint", "step", "save_dir", "run")
 """What may stand in braces in an evaluation's command."""
-_NEEDS = {"extract": ("verify",), "evals": ("verify", "extract"), "prune": ("verify",)}
+_NEEDS = {"extract": ("verify",), "push": ("verify",), "evals": ("verify", "extract"), "prune": ("verify",)}
 """What must have succeeded before, where it is declared."""
 
 
@@ -65,7 +66,7 @@ def filled(words: Sequence[str], places: dict[str, str]) -> tuple[str, ...]:
 def _step(line: str) -> Step:
     kind, _, rest = line.partition(" ")
     match (kind, rest):
-        case ("verify", "" | "deep") | ("extract", "bf16" | "fp32") | ("prune", ""):
+        case ("verify", "" | "deep") | ("extract", "bf16" | "fp32") | ("push" | "prune", ""):
             return Step(kind, rest)
         case ("extract", ""):
             return Step(kind, "bf16")

@@ -78,6 +78,8 @@ def by_hand(run: Run, step: Step, checkpoint: Checkpoint) -> str:
             return f"m4ops verify-checkpoint {checkpoint.step}" + (" --deep" if step.how else "")
         case "extract":
             return f"m4ops extract {checkpoint.step} --to-unwrapped-model --dtype {step.how}"
+        case "push":
+            return f"m4ops push {checkpoint.step}"
         case "evals":
             return shlex.join(evaluations.by_hand(run, step, checkpoint))
     return "m4ops prune -n"

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from ops import extract, lease, state
 from ops.checkpoints import layouts
 from ops.errors import Busy, OpsError
-from ops.model import OPS_DIR, Checkpoint, Pointer, Run, Unknown
+from ops.executor.markers import FINISHED_UPLOAD
+from ops.model import M4, OPS_DIR, Checkpoint, Pointer, Run, Unknown
 from ops.saves import evaluations, ledger
 from ops.saves.declared import Step
 from ops.saves.ledger import Record
@@ -72,7 +73,7 @@ def looked_after(run: Run, steps: Sequence[Step], checkpoints: Sequence[Checkpoi
 def stands(run: Run, step: Step, checkpoint: Checkpoint, now: float) -> Outcome:
     """How a step stands, by its record and by what is in the checkpoint. Changes nothing and asks nobody."""
     record = ledger.load(run, step).get(ledger.key(checkpoint), Record())
-    if record.done is not None or _trace(run, step, checkpoint):
+    if _trace(run, step, checkpoint) or (record.done is not None and not _withdrawn(step, checkpoint)):
         return Outcome(checkpoint, step, "done", record.said)
     if step.kind == "evals" and (record.job or evaluations.started(step) in checkpoint.markers):
         return Outcome(checkpoint, step, "runs", f"job {record.job or 'UNKNOWN'}")
@@ -110,7 +111,7 @@ def _checkpoint(run: Run, steps: Sequence[Step], checkpoint: Checkpoint, world: 
     for step in steps:
         if not checkpoint.path.is_dir():  # moved away meanwhile, by a rewind or a prune
             return
-        held_up = next((o for o in outcomes if step.needs(o.step) and o.word not in ("done", "did")), None)
+        held_up = next((o for o in outcomes if _holds_up(o, step)), None)
         if held_up:
             outcomes.append(Outcome(checkpoint, step, "waits", f"for {held_up.step.name}"))
         elif step.kind == "evals":
@@ -118,6 +119,13 @@ def _checkpoint(run: Run, steps: Sequence[Step], checkpoint: Checkpoint, world: 
         else:
             outcomes.append(_step(run, step, checkpoint, world))
         yield outcomes[-1]
+
+
+def _holds_up(earlier: Outcome, step: Step) -> bool:
+    """Whether a step must wait: for what it needs, and a push for weights that are just being written."""
+    if step.needs(earlier.step):
+        return earlier.word not in ("done", "did")
+    return step.kind == "push" and earlier.step.kind == "extract" and earlier.word == "busy"
 
 
 def _step(run: Run, step: Step, checkpoint: Checkpoint, world: World) -> Outcome:
@@ -225,7 +233,14 @@ def _trace(run: Run, step: Step, checkpoint: Checkpoint) -> bool:
     if step.kind == "extract":
         begun = run.dir / OPS_DIR / "extract" / checkpoint.path.name
         return bool(extract.held(checkpoint.path / "unwrapped_model")) and not begun.exists()
+    if step.kind == "push":
+        return FINISHED_UPLOAD in checkpoint.markers
     return step.kind == "evals" and evaluations.finished(step) in checkpoint.markers
+
+
+def _withdrawn(step: Step, checkpoint: Checkpoint) -> bool:
+    """Whether a copy in the store is stale: an edit took its marker away."""
+    return step.kind == "push" and checkpoint.layout == M4.name
 
 
 def _holder(run: Run, step: Step) -> str:
