@@ -76,6 +76,8 @@ def on(cluster: str, shell: Shell) -> Shell:
     """The shell with Slurm's commands asking this cluster (`-M`); with none named, the shell itself."""
 
     def ask(argv: Sequence[str], timeout: float) -> Answer:
+        if argv[0] == "sacctmgr":
+            return shell((*argv, f"cluster={cluster}"), timeout)
         return shell((argv[0], "-M", cluster, *argv[1:]) if argv[0] in _WITH_CLUSTER else argv, timeout)
 
     return ask if cluster else shell

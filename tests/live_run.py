@@ -86,11 +86,11 @@ class LiveRun:
         done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=limit)
         return Said(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """The same, without waiting for its end."""
+    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
+        """The same, without waiting for its end; with these variables changed."""
         argv = [sys.executable, "-m", "ops.cli", "--run", str(self.dir), *words]
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(argv, env=self.env, cwd=ROOT, text=True, **pipes)
+        return subprocess.Popen(argv, env=self.env | env, cwd=ROOT, text=True, **pipes)
 
     @property
     def env(self) -> dict[str, str]:

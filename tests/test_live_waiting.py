@@ -13,6 +13,7 @@ import pytest
 from live_run import ROOT, LiveRun
 from slurm_lab import Cluster
 
+from ops import recent
 from ops.catalogue.reasons import reason_of
 
 Findings = dict[str, dict[str, Any]]
@@ -42,7 +43,8 @@ def cluster(lasting_lab: Callable[..., Cluster], tmp_path_factory: pytest.TempPa
     ask = made.ask
     ask("sacctmgr", "-i", "add", "qos", "small", "MaxTRESPerJob=node=1")
     ask("sacctmgr", "-i", "add", "qos", "spent", "GrpTRESMins=cpu=1")
-    ask("sacctmgr", "-i", "add", "account", "lab", "qos=normal,small,spent")
+    ask("sacctmgr", "-i", "add", "qos", "none", "MaxSubmitJobsPerUser=0")
+    ask("sacctmgr", "-i", "add", "account", "lab", "qos=normal,small,spent,none")
     ask("sacctmgr", "-i", "add", "user", "root", "nobody", "account=lab")
     return made
 
@@ -160,3 +162,48 @@ def test_every_accounting_limit_this_slurm_knows_has_words() -> None:
     codes = set(re.findall(rb"\0((?:(?:Assoc|QOS)(?:Grp|Max|Min)|Max\w+PerAccount)\w*)\0", library.read_bytes()))
     assert len(codes) > 50
     assert [code for code in codes if not reason_of(code.decode())] == []
+
+
+REFUSED = {
+    "--account=nope": ("Invalid account", "sacctmgr show assoc"),
+    "--qos=nope": ("Invalid qos", "sacctmgr show assoc"),
+    "--partition=nope": ("Invalid partition name", "sinfo -s"),
+    "--array=1-200000": ("Invalid job array", "MaxArraySize"),
+    "--constraint=nope": ("Invalid feature", "sinfo -o"),
+    "--account=lab --qos=none": (
+        "QOSMaxSubmitJobPerUserLimit",
+        "its user has as many jobs queued in this QOS as allowed",
+    ),
+}
+
+
+def test_what_slurm_refuses_makes_no_job_and_names_the_way_on(cluster: Cluster) -> None:
+    run = LiveRun(cluster, "refused").make()
+    asked = {flags: LiveRun(cluster, f"refused/{i}").make() for i, flags in enumerate(REFUSED)}
+    began = {flags: each.start("submit", "-y", "--", *flags.split(), TRAIN_CMD="true") for flags, each in asked.items()}
+    for flags, command in began.items():
+        said = command.communicate(timeout=60)[0]
+        assert command.returncode == 1 and "no job was made" in said, said
+        assert all(words in " ".join(said.split()) for words in REFUSED[flags]), said
+        assert not list(asked[flags].dir.glob(".m4ops/submitted/*"))
+    assert not [name for name in cluster.ask("squeue", "-h", "-o", "%Z").splitlines() if name.startswith(str(run.dir))]
+
+
+def test_without_accounting_the_queue_is_judged_and_only_the_records_are_unknown(cluster: Cluster) -> None:
+    run = LiveRun(cluster, "no_accounting").make()
+    job = run.sbatch("-wn2", "--no-requeue", wrap="sleep 2")
+    run.sees(lambda: run.queue()[job][0] == "RUNNING")
+    assert run.m4ops("check").code == 0
+    cluster.stop("slurmdbd")
+    run.sees(lambda: job not in run.queue())
+    recent.forget(run.env)
+    said = run.m4ops("check", "--json")
+    kinds = {f["kind"] for f in json.loads(said.out)["findings"]}
+    assert said.code == 1 and kinds == {"job-absent"}, said.out
+    nodes = run.m4ops("nodes")
+    assert "UNKNOWN" in nodes.out and "Connection refused" in " ".join(nodes.out.split()), nodes.out
+    run.sbatch("--begin=now+1hour")
+    recent.forget(run.env)
+    assert run.m4ops("check").code == 0
+    cluster.revive("slurmdbd", tied=True)
+    run.sees(lambda: "UNKNOWN" not in run.m4ops("nodes").out)

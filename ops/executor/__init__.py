@@ -76,7 +76,8 @@ def finish(identity: str, run_dir: Path, world: World, forward: bool, assume_sto
         files.sweep(plans.from_json(entry.plan).actions, run_dir)
         writer = Writer(journal.path(run_dir), identity, world.user, world.now)
         if forward:
-            _run(plans.from_json(entry.plan), world, writer, recovery.done(entry))
+            plan = plans.from_json(entry.plan)
+            _run(plan, world, writer, recovery.done(entry) - _lost(plan, world))
         else:
             _run_back(replace(left, actions=recovery.back(entry)), world, writer)
 
@@ -200,7 +201,7 @@ def _failed(
     raise OpsError(
         f"{where}. Everything was rolled back: the run is as it was",
         error.where if isinstance(error, OpsError) else str(error.filename or ""),
-        "mend that, then give the same command again",
+        f"{(error.hint if isinstance(error, OpsError) else '') or 'mend that'}; then give the same command again",
     ) from error
 
 
@@ -303,6 +304,14 @@ def _replanned(plan: Plan, start: int, world: World, writer: Writer) -> Plan:
     except OpsError as error:
         raise _stopped(writer, error.what) from error
     return plan
+
+
+def _lost(plan: Plan, world: World) -> frozenset[int]:
+    """Holds that a controller took and lost again, with its state: what they held is loose, and no release follows."""
+    jobs = world.jobs() or ()
+    loose = {j.array_id for j in jobs if j.pending and not j.held}
+    last = {a.job: (i, a.verb) for i, a in enumerate(plan.actions) if isinstance(a, act.Schedule)}
+    return frozenset(i for job, (i, verb) in last.items() if verb == "hold" and job in loose)
 
 
 def _refuse_loose(plan: Plan, world: World) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ops import actions as act
 from ops import lease, secrecy, shell, slurm, submitted
+from ops.catalogue.reasons import reason_of
 from ops.errors import Drift, OpsError, Refused, Unfinished, Unreachable
 from ops.executor.files import sync_folder
 from ops.executor.world import World, order
@@ -27,6 +28,16 @@ LOOK_LIMIT = 45.0
 """Seconds for which a submission that nobody answered is looked for."""
 PAUSE = 3.0
 """Seconds between two looks: a controller that wakes up may answer a question before it takes what came earlier."""
+_SHOWS = {
+    "Invalid partition": "sinfo -s",
+    "Invalid account": "sacctmgr show assoc user=$USER format=account,partition,qos",
+    "Invalid qos": "sacctmgr show assoc user=$USER format=account,partition,qos",
+    "Invalid job array": "scontrol show config (MaxArraySize)",
+    "Invalid feature": "sinfo -o '%N %f'",
+    "Invalid node name": "sinfo -N",
+    "reservation is invalid": "scontrol show reservation",
+    "permitted to use this partition": "scontrol show partition",
+}
 _UNHEARD = re.compile(
     r"timed out|did not answer|Zero Bytes|Unexpected message|Connection reset|Broken pipe|Communication", re.IGNORECASE
 )
@@ -60,7 +71,7 @@ def _alone(action: act.Submit, world: World) -> Job | None:
     """The job this made earlier, if it did; and no other job of the run than the plan knew of."""
     jobs = world.jobs()
     if isinstance(jobs, Unknown):
-        raise Unreachable(f"nothing was submitted: the queue is UNKNOWN ({jobs.reason})", action.folder, "try again")
+        raise Unreachable(f"nothing was submitted: the queue is UNKNOWN ({jobs.reason})", action.folder, "squeue --me")
     earlier = next((j for j in jobs if submitted.tag(j.comment) == action.tag), None)
     strangers = [j.id for j in jobs if j is not earlier and j.array_id not in action.beside]
     if strangers and earlier is None:
@@ -85,7 +96,7 @@ def _asked(action: act.Submit, env: dict[str, str], world: World) -> Job:
     if answer.returncode not in (0, 124) and not (_UNHEARD.search(said) and "connect failure" not in said):
         _forget(action)
         kind = Unreachable if "Unable to contact" in said else OpsError
-        raise kind(f"sbatch refused, and no job was made: {said}", action.folder, "mend that, then submit again")
+        raise kind(f"sbatch refused, and no job was made: {said}", action.folder, _way_on(said))
     world.said(f"sbatch gave no answer ({said}): looking for a job with the tag {action.tag}")
     seen = _found_after_all(action, world)
     if isinstance(seen, Unknown):
@@ -96,8 +107,15 @@ def _asked(action: act.Submit, env: dict[str, str], world: World) -> Job:
         )
     if seen is None:
         _forget(action)
-        raise OpsError(f"sbatch gave no answer, and no job was made: {said}", action.folder, "submit again")
+        raise OpsError(f"sbatch gave no answer, and no job was made: {said}", action.folder, "squeue --me")
     return seen
+
+
+def _way_on(said: str) -> str:
+    """What to do after Slurm refused a job with these words."""
+    look = next((f"{command} shows what there is" for words, command in _SHOWS.items() if words in said), "")
+    limit = next((reason.meaning for word in said.split() if (reason := reason_of(word))), "")
+    return look or limit or "mend that"
 
 
 def _found_after_all(action: act.Submit, world: World) -> Job | Unknown | None:
@@ -124,7 +142,7 @@ def _looked(action: act.Submit, world: World) -> Job | Unknown | None:
 def _withdraw(action: act.Submit, world: World) -> None:
     jobs = slurm.queue(world.shell)
     if isinstance(jobs, Unknown):
-        raise Unreachable(f"nothing was cancelled: the queue is UNKNOWN ({jobs.reason})", action.folder, "try again")
+        raise Unreachable(f"nothing was cancelled: the queue is UNKNOWN ({jobs.reason})", action.folder, "squeue --me")
     arrays = dict.fromkeys(j.array_id for j in jobs if submitted.tag(j.comment) == action.tag)
     for array in arrays:
         slurm.order(world.shell, "cancel", array)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ops import actions as act
 from ops import slurm
 from ops.actions import Action
-from ops.errors import OpsError, Unfinished
+from ops.errors import Drift, OpsError, Unfinished, Unreachable
 from ops.model import Job, Unknown
 from ops.plan import Plan
 from ops.shell import Answer, Shell, Submitter
@@ -41,7 +41,14 @@ class World:
 
 
 def order(action: act.Schedule, world: World) -> None:
-    """An order to an array also fails for its tasks that ended before: what counts is what the queue then shows."""
+    """Give the order, if the id is still a job of this run's: a controller that lost its state gives ids anew.
+
+    An order to an array also fails for its tasks that ended before: what counts is what the queue then shows.
+    """
+    if not _ours(action, world):
+        if action.verb.startswith("requeue"):
+            raise Drift(f"job {action.job} is no job of this run any more", action.job, "m4ops status")
+        return world.said(f"job {action.job} is no job of this run any more: there is nothing to {action.verb}")
     if action.verb == "exclude":
         from ops import nodes
 
@@ -56,6 +63,13 @@ def order(action: act.Schedule, world: World) -> None:
             raise
         if any(j.pending and j.held != wanted for j in jobs if j.array_id == action.job):
             raise
+
+
+def _ours(action: act.Schedule, world: World) -> bool:
+    jobs = world.jobs()
+    if isinstance(jobs, Unknown):
+        raise Unreachable(f"the queue is UNKNOWN ({jobs.reason}); the order was not given", action.job, "m4ops status")
+    return any(action.job in (j.id, j.array_id, j.raw_id) for j in jobs)
 
 
 def wait(action: act.WaitFor, world: World) -> None:
