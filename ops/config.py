@@ -54,6 +54,9 @@ class Config:
     """The Slurm cluster of the run's jobs, given to Slurm's commands as `-M`; default: the one they mean themselves."""
     operators: tuple[str, ...] = ()
     """Users whose `m4ops request` the owner's `m4ops check` carries out; the file must be writable by its owner alone."""
+    work: tuple[tuple[str, str], ...] = ()
+    """A table of sbatch's options for `--on slurm`: `[work]`, then `partition = "cpu"`, `time = "02:00:00"`, …;
+    `array-parallelism`: tasks at once."""
     roots: tuple[str, ...] = ()
     """Folders whose sub-folders are runs; for `--run NAME`."""
 
@@ -79,6 +82,8 @@ def _checked(key: str, value: Any, path: Path) -> Any:
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean `{near[0]}`?" if near else "known keys: " + ", ".join(known)
         raise BadInput(f"unknown key `{key}`", str(path), hint)
+    if key == "work":
+        return _options(value, path)
     if isinstance(known[key], tuple):
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise BadInput(f"`{key}` must be a list of strings", str(path), f'for instance: {key} = ["…"]')
@@ -86,3 +91,13 @@ def _checked(key: str, value: Any, path: Path) -> Any:
     if not isinstance(value, str):
         raise BadInput(f"`{key}` must be a string", str(path), f'for instance: {key} = "…"')
     return value
+
+
+def _options(value: Any, path: Path) -> tuple[tuple[str, str], ...]:
+    """A table of options with plain values. True stands for an option without a value."""
+    plain = isinstance(value, dict) and all(isinstance(v, str | int) for v in value.values())
+    if not plain:
+        raise BadInput(
+            "`work` must be a table of sbatch's options", str(path), 'for instance: [work] partition = "cpu"'
+        )
+    return tuple((str(name).replace("_", "-"), str(option)) for name, option in value.items())

@@ -21,6 +21,10 @@ TAG = "m4ops:"
 """A job's comment names its run's SAVE_DIR after this."""
 
 
+WORK = "m4ops-work:"
+"""The comment of a job that works on a run's checkpoints begins with this: it is none of the run's, wherever it works."""
+
+
 def queue(shell: Shell, ended: bool = False) -> tuple[Job, ...] | Unknown:
     """Every job in the queue, of everybody: one question. A controller that does not answer is Unknown.
 
@@ -66,9 +70,12 @@ def jobs_of(run: Run, owner: str, queued: tuple[Job, ...] | Unknown) -> tuple[Jo
     return tuple(
         j
         for j in queued
-        if f"{TAG}{run.dir}" in j.comment.split()
-        or (j.name == run.name and j.user == owner)
-        or (j.workdir + "/").startswith(below)
+        if not j.comment.startswith(WORK)
+        and (
+            f"{TAG}{run.dir}" in j.comment.split()
+            or (j.name == run.name and j.user == owner)
+            or (j.workdir + "/").startswith(below)
+        )
     )
 
 

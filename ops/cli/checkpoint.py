@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ops.cli import session
+from ops.cli import elsewhere, session
+from ops.cli.elsewhere import Where
 from ops.cli.session import json_option
 from ops.errors import BadInput, Busy, OpsError
 from ops.model import Checkpoint, Run, Severity, Unknown
@@ -47,11 +48,12 @@ def inspect(ctx: click.Context, step: int | None, as_json: bool) -> None:
 
 
 @click.command("verify-checkpoint")
-@click.argument("steps", type=int, nargs=-1, metavar="[STEP]…")
+@click.argument("words", nargs=-1, metavar="[STEP]…")
 @click.option("--deep", is_flag=True, help="Read every byte: checksums, NaN and Inf. What was read is remembered.")
 @json_option
+@elsewhere.options
 @click.pass_context
-def verify_checkpoint(ctx: click.Context, steps: tuple[int, ...], deep: bool, as_json: bool) -> None:
+def verify_checkpoint(ctx: click.Context, words: tuple[str, ...], deep: bool, as_json: bool, where: Where) -> None:
     """Is a checkpoint whole: files, ranks, agreement; --deep: every byte.
 
     Without STEP: the one a resume takes and the newest three. Exit 0: sound, 1: suspect, 2: damaged, 3: UNKNOWN.
@@ -60,8 +62,17 @@ def verify_checkpoint(ctx: click.Context, steps: tuple[int, ...], deep: bool, as
     from ops.views import checkpoint as views
     from ops.views import data
 
-    run, _ = session.find(ctx)
-    chosen = _chosen(run, list(steps), several=True)
+    run, config = session.find(ctx)
+    steps, flags = elsewhere.parted(words, where)
+    if wrong := [step for step in steps if not step.isdigit()]:
+        raise BadInput(f"{wrong[0]}: not a step", str(run.dir), "m4ops checkpoints lists them")
+    chosen = _chosen(run, [int(step) for step in steps], several=True)
+    if where.elsewhere:
+        from ops.work import Task
+
+        more = elsewhere.given(ctx, ("words",))
+        tasks = [Task(c.path.name, ("--run", str(run.dir), "verify-checkpoint", str(c.step), *more)) for c in chosen]
+        return elsewhere.end(elsewhere.sent(ctx, run, config, tasks, (where, flags)))
     checked: dict[Path, Sequence[Fault]] = {c.path: verify.faults(c) for c in chosen}
     if deep:
         read = read_all(run, chosen)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ops.cli import meter, session
+from ops.cli import elsewhere, meter, session
+from ops.cli.elsewhere import Where
 from ops.errors import BadInput, Refused
 from ops.model import FINISHED, OPS_DIR, Checkpoint, Snapshot
 
@@ -21,7 +22,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 @click.command()
-@click.argument("step", required=False, metavar="STEP|DIR")
+@click.argument("words", nargs=-1, metavar="STEP|DIR…")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The folder to write, which is made.")
 @click.option("--to-unwrapped-model", "unwrapped", is_flag=True, help="Into the checkpoint's unwrapped_model/.")
 @click.option(
@@ -33,11 +34,12 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 @click.option("--max-shard-size", default="5GB", show_default=True, metavar="SIZE", help="Of one file: 500MB, 5GB.")
 @click.option("--check-with-deepspeed", "check", is_flag=True, help="Compare with DeepSpeed's own converter (slow).")
 @click.option("-n", "--dry-run", is_flag=True, help="Say what would be written and stop.")
+@elsewhere.options
 @click.pass_context
 def extract(
     ctx: click.Context,
     /,
-    step: str | None,
+    words: tuple[str, ...],
     out: Path | None,
     unwrapped: bool,
     all_missing: bool,
@@ -45,6 +47,7 @@ def extract(
     max_shard_size: str,
     check: bool,
     dry_run: bool,
+    where: Where,
 ) -> None:
     """Write a checkpoint's weights as safetensors, at the speed of the disk.
 
@@ -52,7 +55,8 @@ def extract(
     --safe_serialization writes. STEP is a step, `latest`, -1, or a checkpoint's folder. Interrupted work goes on where it
     ended when the same command is given again.
     """
-    if (out is None) == (not (unwrapped or all_missing)) or bool(step) == all_missing:
+    steps, flags = elsewhere.parted(words, where)
+    if (out is None) == (not (unwrapped or all_missing)) or bool(steps) == all_missing or (out and len(steps) > 1):
         raise BadInput(
             "say what to extract and where to",
             hint="m4ops extract STEP --out DIR; m4ops extract STEP --to-unwrapped-model; m4ops extract --all-missing",
@@ -61,7 +65,10 @@ def extract(
 
     kind = DTYPES[dtype or ("fp32" if out else "bf16")]
     limit = meter.size(max_shard_size, "--max-shard-size")
-    for place in _checkpoints(ctx, step):
+    places = [place for step in steps or (None,) for place in _checkpoints(ctx, step)]
+    if where.elsewhere:
+        return _sent(ctx, places, (where, flags))
+    for place in places:
         target = Path(os.path.abspath(out)) if out else place / "unwrapped_model"
         work = planned(place, target, kind, limit)
         _about(work)
@@ -71,6 +78,16 @@ def extract(
             _tell(done)
             if check:
                 _checked(work, place, kind)
+
+
+def _sent(ctx: click.Context, places: list[Path], said: tuple[Where, tuple[str, ...]]) -> None:
+    from ops.work import Task
+
+    run, config = session.find(ctx)
+    typed = elsewhere.given(ctx, ("words", "all_missing", "dry_run"))
+    typed += [] if ctx.params["out"] or ctx.params["unwrapped"] else ["--to-unwrapped-model"]
+    tasks = [Task(p.name, ("--run", str(run.dir), "extract", str(p), *typed)) for p in places]
+    elsewhere.end(elsewhere.sent(ctx, run, config, tasks, said) if tasks else 0)
 
 
 # -- what is meant ---------------------------------------------------------------------------------------

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ops.cli import meter, session
+from ops.cli import elsewhere, meter, session
+from ops.cli.elsewhere import Where
 from ops.config import Config
-from ops.errors import BadInput, Refused
+from ops.errors import BadInput, Busy, Refused
 from ops.model import Checkpoint, Run, Snapshot, Unknown
 
 if TYPE_CHECKING:
     from ops.store import Due, How, Manifest, Pulled, Pushed
+
+TURNS = 60
+"""Seconds for which a pull waits until nobody else changes the run."""
 
 
 def limits(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,21 +39,23 @@ def limits(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.argument("steps", nargs=-1, metavar="[STEP]…")
+@click.argument("words", nargs=-1, metavar="[STEP]…")
 @click.option("--all-missing", is_flag=True, help="Every complete checkpoint without a current copy.")
 @click.option("--to", metavar="s3://BUCKET/PREFIX", help="Default: store = … of m4ops.toml.")
 @limits
+@elsewhere.options
 @click.pass_context
 def push(
     ctx: click.Context,
     /,
-    steps: tuple[str, ...],
+    words: tuple[str, ...],
     all_missing: bool,
     to: str | None,
     workers: int,
     max_bandwidth: str | None,
     time_limit: float | None,
     dry_run: bool,
+    where: Where,
 ) -> None:
     """Send checkpoints to an S3 store, whole or not at all, verified.
 
@@ -59,12 +65,16 @@ def push(
     """
     from ops import store
 
+    steps, flags = elsewhere.parted(words, where)
     if bool(steps) == all_missing:
         raise BadInput("say which checkpoints to push", hint="m4ops push STEP…; m4ops push --all-missing")
     run, config = session.find(ctx)
     url = _store(to, config, "--to")
     how = _how(workers, max_bandwidth, time_limit)
-    for checkpoint in _chosen(session.look(run), steps, url):
+    chosen = _chosen(session.look(run), steps, url)
+    if where.elsewhere:
+        return _sent(ctx, (run, config), [str(c.step) for c in chosen], (where, flags))
+    for checkpoint in chosen:
         if dry_run:
             _show_due(store.due(run, checkpoint, url, config.store_endpoint), checkpoint)
             continue
@@ -74,19 +84,21 @@ def push(
 
 
 @click.command()
-@click.argument("steps", nargs=-1, type=int, metavar="[STEP]…")
+@click.argument("words", nargs=-1, metavar="[STEP]…")
 @click.option("--from", "source", metavar="s3://BUCKET/PREFIX", help="Default: store = … of m4ops.toml.")
 @limits
+@elsewhere.options
 @click.pass_context
 def pull(
     ctx: click.Context,
     /,
-    steps: tuple[int, ...],
+    words: tuple[str, ...],
     source: str | None,
     workers: int,
     max_bandwidth: str | None,
     time_limit: float | None,
     dry_run: bool,
+    where: Where,
 ) -> None:
     """Bring a checkpoint back from the store, to the byte.
 
@@ -98,12 +110,17 @@ def pull(
     run = session.new_or_found(ctx)
     config = discovery.describe(run.dir)[1]
     url, endpoint = _store(source, config, "--from"), config.store_endpoint
+    steps, flags = elsewhere.parted(words, where)
+    if wrong := [step for step in steps if not step.isdigit()]:
+        raise BadInput(f"{wrong[0]}: not a step", hint="m4ops pull without a step lists what the store holds")
+    if steps and where.elsewhere:
+        return _sent(ctx, (run, config), steps, (where, flags))
     if not steps:
         for name in store.held(run, url, endpoint):
             session.out(name)
         return
     how = _how(workers, max_bandwidth, time_limit)
-    for name in (store.named(run, step, url, endpoint) for step in steps):
+    for name in (store.named(run, int(step), url, endpoint) for step in steps):
         if dry_run:
             _show_copy(store.find(run, name, url, endpoint), run, name)
             continue
@@ -149,6 +166,18 @@ def _chosen(seen: Snapshot, steps: tuple[str, ...], url: str) -> list[Checkpoint
     return found
 
 
+def _sent(
+    ctx: click.Context, found: tuple[Run, Config], steps: Sequence[str], said: tuple[Where, tuple[str, ...]]
+) -> None:
+    from ops.work import Task
+
+    run, config = found
+    typed = elsewhere.given(ctx, ("words", "all_missing", "dry_run"))
+    name = ctx.info_name or ""
+    tasks = [Task(f"step {step}", ("--run", str(run.dir), name, step, *typed)) for step in steps]
+    elsewhere.end(elsewhere.sent(ctx, run, config, tasks, said) if tasks else 0)
+
+
 # -- doing and telling -----------------------------------------------------------------------------------
 
 
@@ -170,7 +199,14 @@ def _move_in(ctx: click.Context, run: Run, pulled: Pulled) -> None:
         created=time.time(),
         user=snapshot.user(),
     )
-    carry.carried(ctx, run, made)
+    for turn in range(TURNS):
+        try:
+            carry.carried(ctx, run, made)
+            break
+        except Busy:  # another pull moves its checkpoint in at the very moment
+            if turn == TURNS - 1:
+                raise
+            time.sleep(1)
     store.settle(run, pulled)
     session.out(f"{pulled.target}  {words.size(pulled.manifest.size)}")
 
