@@ -39,6 +39,8 @@ def read(folder: Path, checkpoints: tuple[Checkpoint, ...] | Unknown) -> Disk | 
 
 def usage(path: Path) -> tuple[int, int]:
     """Bytes on the disk and inodes of a folder and all below it. What vanishes meanwhile counts as nothing."""
+    if not path.is_dir():
+        return (path.lstat().st_blocks * 512, 1) if path.exists() else (0, 0)
     size, inodes, todo = 0, 1, [str(path)]
     while todo:
         try:

@@ -142,6 +142,24 @@ def read_all(
     return found
 
 
+def soundness(run: Run, checkpoints: Sequence[Checkpoint]) -> dict[Path, bool]:
+    """Of each checkpoint whose content was verified, and is the same still: whether it was sound."""
+    from ops import state
+    from ops.checkpoints import verify
+
+    memory = state.kept(run, MEMORY)
+    known = {str(parent) for key in memory for parent in (Path(key), *Path(key).parents)}
+    found = {}
+    for checkpoint in (c for c in checkpoints if _key(run, c.path) in known):
+        files = verify.state_files(checkpoint)
+        read = [memory[_key(run, p)] for p in files if _same(p, memory.get(_key(run, p)))]
+        if any(fault.get("sure") for entry in read for fault in entry["faults"]):
+            found[checkpoint.path] = False
+        elif files and len(read) == len(files):
+            found[checkpoint.path] = True
+    return found
+
+
 def _remember(run: Run, memory: Mapping[str, Any]) -> None:
     """Keep what was read; without it the next look reads again, so a failure is only said."""
     from ops import state

@@ -144,6 +144,7 @@ def _judged(run: Run, policy: retention.Policy) -> tuple[Snapshot, tuple[Verdict
 def _candidates(seen: Snapshot) -> tuple[Candidate, ...]:
     """The checkpoints of the run and those of its discarded branches. Raises Refused when they cannot be read."""
     from ops.checkpoints import layouts
+    from ops.cli.checkpoint import soundness
 
     found = []
     branches = sorted({f.partition("/")[0] for f in seen.folders if f})
@@ -152,8 +153,19 @@ def _candidates(seen: Snapshot) -> tuple[Candidate, ...]:
         there = layouts.discarded(seen.run, branch) if branch else seen.checkpoints
         if isinstance(there, Unknown):
             raise Refused(f"the checkpoints are UNKNOWN: {there.reason}", str(place))
+        sound = soundness(seen.run, there)
         found += [
-            Candidate(c.step, c.path, branch, c.complete, _since(c.path, c.saved, branch), c.markers) for c in there
+            Candidate(
+                c.step,
+                c.path,
+                branch,
+                c.complete,
+                _since(c.path, c.saved, branch),
+                c.markers,
+                sound.get(c.path),
+                c.files,
+            )
+            for c in there
         ]
     return tuple(found)
 

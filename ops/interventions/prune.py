@@ -33,7 +33,7 @@ def to_trash(
     home = snapshot.run.dir / OPS_DIR / TRASH / datetime.fromtimestamp(snapshot.now, UTC).strftime(_STAMP)
     branches = sorted({c.branch for c in going if c.branch})
     folders = [Folder(str(home)), *(Folder(str(home / branch)) for branch in branches)]
-    moves = [Move(str(c.path), str(home / c.branch / c.path.name)) for c in going]
+    moves = [Move(str(part), str(home / c.branch / part.name)) for c in going for part in c.parts]
     return Plan(
         run=str(snapshot.run.dir),
         title=f"prune {len(going)} of {len(verdicts)} checkpoints",

@@ -1,7 +1,8 @@
 """Which checkpoints stay, each with its reasons. A pure function of what was seen; nothing here deletes.
 
 What no rule asks to keep may go; what a law protects stays whatever the rules say: the checkpoint that the next resume
-takes, the complete one before it (to fall back on), a save that may still be going on, work of others in progress, a pin.
+takes, the complete one before it (to fall back on), the last one whose bytes were verified, a save that may still be going
+on, work of others in progress, a pin.
 After a rewind, "later" checkpoints are not better ones: the last ones are counted on the branch that is kept.
 """
 
@@ -63,6 +64,15 @@ class Candidate:
     saved: float | None = None
     """When its marker was written, else when the folder last changed; None: not known."""
     markers: tuple[str, ...] = ()
+    sound: bool | None = None
+    """What verify-checkpoint found of its content; None: nobody looked."""
+    files: tuple[Path, ...] = ()
+    """Of a layout of single files: all that belong to it."""
+
+    @property
+    def parts(self) -> tuple[Path, ...]:
+        """What is moved when it goes."""
+        return self.files or (self.path,)
 
 
 @dataclass(frozen=True)
@@ -122,15 +132,16 @@ def judge(candidates: Iterable[Candidate], seen: Seen, policy: Policy) -> tuple[
 
 def _laws(ordered: Sequence[Candidate], seen: Seen, policy: Policy) -> Reasons:
     newest = max((c.saved for c in ordered if c.saved is not None), default=seen.now)
-    kept = [i for i, c in enumerate(ordered) if not c.branch and c.step <= seen.pointer]
-    for place, index in enumerate(reversed([i for i in kept if ordered[i].complete])):
-        if place < 2:
-            yield index, "one of the last two of the kept branch"
+    kept = [i for i, c in enumerate(ordered) if not c.branch and c.step <= seen.pointer and _usable(c)]
+    yield from ((index, "one of the last two of the kept branch") for index in kept[-2:])
+    yield from ((index, "the last one that was verified") for index in [i for i in kept if ordered[i].sound][-1:])
     for index, candidate in enumerate(ordered):
         if candidate.step == seen.pointer and not candidate.branch:
             yield index, "the next resume takes it"
         if candidate.step in seen.pins:
             yield index, "pinned"
+        if candidate.sound is False:
+            yield index, "verify-checkpoint found it damaged: look, then remove it yourself"
         if not candidate.complete and _young(candidate, seen.now, newest, YOUNG):
             yield index, "unfinished: it may still be being saved"
         if candidate.step > seen.pointer and not candidate.branch and _young(candidate, seen.now, newest, YOUNG):
@@ -140,7 +151,7 @@ def _laws(ordered: Sequence[Candidate], seen: Seen, policy: Policy) -> Reasons:
 
 def _wanted(ordered: Sequence[Candidate], seen: Seen, policy: Policy) -> Reasons:
     """`last`, `every` and `around incidents`, of complete checkpoints on the kept branch."""
-    kept = [i for i, c in enumerate(ordered) if not c.branch and c.complete and c.step <= seen.pointer]
+    kept = [i for i, c in enumerate(ordered) if not c.branch and _usable(c) and c.step <= seen.pointer]
     steps = [ordered[i].step for i in kept]
     for index in kept[-policy.last :]:
         yield index, f"one of the last {policy.last}"
@@ -156,7 +167,7 @@ def _wanted(ordered: Sequence[Candidate], seen: Seen, policy: Policy) -> Reasons
 
 
 def _scored(ordered: Sequence[Candidate], seen: Seen, policy: Policy) -> Reasons:
-    places = {c.step: i for i, c in enumerate(ordered) if not c.branch and c.complete}
+    places = {c.step: i for i, c in enumerate(ordered) if not c.branch and _usable(c)}
     for best in policy.best:
         values = {
             step: value for step, name, value in seen.scores if name == best.name and step in places and value == value
@@ -189,6 +200,11 @@ def _discarded(ordered: Sequence[Candidate], seen: Seen, policy: Policy) -> Reas
     for index, candidate in enumerate(ordered):
         if candidate.branch and _young(candidate, seen.now, newest, policy.discarded):
             yield index, f"discarded less than {policy.discarded / DAY:g} days ago: its rewind can be undone"
+
+
+def _usable(candidate: Candidate) -> bool:
+    """Whether a resume could take it, as far as is known."""
+    return candidate.complete and candidate.sound is not False
 
 
 def _young(candidate: Candidate, now: float, newest: float, limit: float) -> bool:
