@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -423,3 +424,102 @@ def find(site: Site) -> "state.Run":
     from ops import discovery
 
     return discovery.find(str(site.run.dir), Path("/"))[0]
+
+
+# -- what the original satellite scripts got wrong -------------------------------------------------------
+
+
+def test_fault_1_an_upload_that_failed_five_times_is_not_marked_finished_and_its_only_copy_stays(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("MAX_ATTEMPTS", "1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    site.declare("push", "prune")
+    with (site.run.dir / "m4ops.toml").open("a") as file:
+        file.write('store = "s3://nobody/there"\nstore_endpoint = "http://127.0.0.1:1"\n')
+    text = (site.run.dir / "m4ops.toml").read_text().replace('["last 2"]', '["last 2", "until uploaded"]')
+    (site.run.dir / "m4ops.toml").write_text(text)
+    for _ in range(6):
+        said = site.tick()
+        assert "push failed: " in said.out
+        assert not list(site.run.dir.glob("*/*upload*"))
+        site.later += 2 * HOUR
+    assert len(list(site.run.dir.glob("opt_step-*"))) == 4
+    assert "m4ops push 40" in site.run.m4ops("check").out
+
+
+def test_fault_2_after_a_rewind_clean_up_keeps_what_is_resumed_from_not_the_highest_numbers(site: Site) -> None:
+    for step in (30, 40):
+        saved(site.run, step, NOW() - 9 * DAY)
+    site.run.pointer.write_text(str(site.path(20)))  # by hand, without m4ops
+    saved(site.run, 20, NOW() - 5 * DAY)
+    site.declare("prune")
+    assert site.tick().code == 0
+    assert sorted(p.name for p in site.run.dir.glob("opt_step-*")) == ["opt_step-10", "opt_step-20"]
+
+
+def test_fault_3_what_is_declared_names_no_run_so_a_copy_cannot_name_another(site: Site, tmp_path: Path) -> None:
+    site.declare("extract")
+    other = Run(tmp_path / "other")
+    shutil.copytree(site.run.root, other.root)
+    other.pointer.write_text(str(other.dir / "opt_step-40"))
+    lines = [r.done("cron", "install", "-n").out for r in (site.run, other)]
+    assert [str(r.dir) in line for r in (site.run, other) for line in lines] == [True, False, False, True]
+    other.done("watch-saves")
+    assert extract.held(other.dir / "opt_step-40" / "unwrapped_model")
+    assert site.weights(40) == ()
+
+
+def test_fault_4_a_crash_leaves_no_marker_that_blocks_the_work_for_hours(site: Site) -> None:
+    """That two jobs never both win is the test with two login nodes."""
+    site.declare("extract")
+    marker = site.path(40) / "unwrapped_model" / "started-convert-checkpoint"
+    child = os.fork()
+    if not child:
+        with mock.patch("ops.extract.copying.build", lambda *_: os.kill(os.getpid(), signal.SIGKILL)):
+            site.tick()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
+    assert marker.exists()
+    site.later = 301
+    assert "extract done" in site.tick().out
+    assert not marker.exists()
+
+
+def test_fault_5_a_failed_sbatch_ends_nothing_and_is_told(site: Site) -> None:
+    site.declare(EVALS)
+    site.slurm.refuse = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
+    site.tick()
+    assert "after a save: evals-0_shots failed for step 40" in site.run.m4ops("check").out
+    site.slurm.refuse, site.later = "", 301
+    assert "done: job 501" in site.tick().out
+
+
+def test_fault_6_an_eval_roll_back_loses_no_line_that_nobody_can_parse(site: Site) -> None:
+    before = site.run.evals.read_bytes().split(b"\n")
+    site.run.done("trim-evals", "--to", "20", "-y")
+    after = [p.read_bytes().split(b"\n") for p in site.run.evals.parent.iterdir()]
+    assert before in after  # whole, as an archive
+    torn = [
+        line
+        for line in before
+        if line.startswith((b"[", b'{"model_name_or_path": "Hugging')) or not line.endswith(b"}")
+    ]
+    assert all(line in site.run.evals.read_bytes().split(b"\n") for line in torn)
+    site.run.done("undo", "-y")
+    assert site.run.evals.read_bytes().split(b"\n") == before
+
+
+def test_fault_7_the_lr_recipe_run_twice_is_refused(site: Site) -> None:
+    site.run.done("scale-lr", "0.75", "-y")
+    before = site.run.tree()
+    again = site.run.m4ops("scale-lr", "0.75", "-y")
+    assert again.code == 1 and "--again" in again.err
+    assert site.run.tree() == before
+
+
+def test_fault_8_an_absent_job_is_told_once_not_on_every_tick(site: Site) -> None:
+    log = site.run.dir / "logs" / "main_log.txt"
+    log.write_text("".join(line for line in log.read_text().splitlines(True)[:20] if "maximum" not in line.lower()))
+    first, second, third = (site.run.m4ops("check") for _ in range(3))
+    assert first.code == 2 and "is running or queued" in first.out
+    assert (second.code, second.out, third.out) == (2, "", "")
