@@ -186,6 +186,19 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Measure:
+    """One value of one series of one module of the model, as a trainer's statistics file tells it."""
+
+    step: int
+    module: str
+    series: str
+    """`hp` (the parameter), `hp_grad`, `exp_avg_sq`, `output[0]`, …"""
+    value: float
+    """The largest absolute value in it."""
+    file: str = ""
+
+
+@dataclass(frozen=True)
 class LogEvent:
     """A log line that is no progress but means something: what kind, where, and the value it carries."""
 

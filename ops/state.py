@@ -34,6 +34,8 @@ class Memory:
     detectors: Mapping[str, Any] = field(default_factory=dict)
     episodes: tuple[Episode, ...] = ()
     outbox: tuple[Pending, ...] = ()
+    measures: Mapping[str, Any] = field(default_factory=dict)
+    """How far the files of the model's statistics were read."""
     problem: str = ""
     """Why it was begun anew though there was something to read. To be told once; it is not saved."""
 
@@ -160,6 +162,7 @@ def _from_json(data: Any) -> Memory:
         detectors=dict(data["detectors"].items()),
         episodes=tuple(_episode(e) for e in data["episodes"]),
         outbox=tuple(Pending(_message(p["message"]), tuple(map(str, p["done"]))) for p in data["outbox"]),
+        measures=dict(data.get("measures", {}).items()),
     )
 
 

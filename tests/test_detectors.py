@@ -628,6 +628,71 @@ def test_a_gradient_norm_far_above_its_usual_is_an_early_alarm() -> None:
     assert set(said[:100] + said[115:]) == {""}
 
 
+def test_the_gradient_norm_is_judged_by_its_own_noise() -> None:
+    """Three times the usual is much for a calm norm and nothing for a wild one; ten times is much for any."""
+
+    def said(spread: float, factor: float) -> list[str]:
+        draw = random.Random(7)
+        rows = [replace(s, grad_norm=math.exp(draw.gauss(0, spread))) for s in series(falling(160, seed=2))]
+        for i in (140, 141):
+            rows[i] = replace(rows[i], grad_norm=factor)
+        return over_time(rows)[140:143]
+
+    assert said(0.05, 3.0) == ["", "grad-norm-spike", "grad-norm-spike"]
+    assert said(0.5, 3.0) == [""] * 3
+    assert said(0.5, 40.0) == ["grad-norm-spike"] * 3
+
+
+def scaled(scales: Sequence[float]) -> list[Sample]:
+    return [replace(s, fields={"loss scale": x}) for s, x in zip(series(falling(len(scales), 2)), scales, strict=True)]
+
+
+def test_a_loss_scale_that_falls_without_end_is_a_collapse() -> None:
+    searched = [2.0**32 / 2**i for i in range(16)]
+    steady = [65536.0 * (2 if i % 40 > 20 else 1) for i in range(120)]
+    assert set(over_time(scaled(searched + steady))) == {""}
+    (falls,) = found(scaled([*steady, *[65536.0 / 2**i for i in range(10)]]))
+    assert (falls.kind, falls.severity) == ("fp16-collapse", Severity.WARNING)
+    assert "the loss scale fell from 131072 to 128" in falls.summary
+    (least,) = found(scaled([*steady, *[65536.0 / 2**i for i in range(17)]]))
+    assert least.severity is Severity.CRITICAL
+
+
+def by_dataset(cm4: float, whole: float, rows: int = 200) -> list[Sample]:
+    """Two data sets' losses beside the whole's; the last 6 rows of cm4 and of the whole are higher by so much."""
+    draw = random.Random(3)
+    out = []
+    for i, sample in enumerate(series([2.0 + draw.gauss(0, 0.01) for _ in range(rows)])):
+        late = i >= rows - 6
+        parts = {"cm4": 1.7 + draw.gauss(0, 0.03) + cm4 * late, "laion": 2.4 + draw.gauss(0, 0.03)}
+        fields = {"per_token_loss": sample.loss, **{f"per_token_loss/{k}": v for k, v in parts.items()}}
+        out.append(replace(sample, loss=sample.loss + whole * late, fields=fields))
+    return out
+
+
+def test_a_spike_is_said_with_the_data_that_caused_it() -> None:
+    (finding,) = found(by_dataset(0.9, 0.5))
+    assert finding.kind == "loss-spike"
+    assert "of the data sets rose cm4 from 1." in finding.summary
+    assert "laion" not in finding.summary
+    (alone,) = found(by_dataset(0.9, 0.0))
+    assert (alone.kind, alone.severity, alone.step) == ("dataset-spike", Severity.WARNING, 196 * EVERY)
+    assert "cm4 from 1." in alone.summary
+    (whole,) = found(by_dataset(0.0, 0.5))
+    assert "data set" not in whole.summary
+    assert found(by_dataset(0.0, 0.0)) == ()
+
+
+def test_a_data_set_that_comes_back_is_forgotten() -> None:
+    rows = by_dataset(0.9, 0.0)
+    last = rows[-1]
+    calm = [
+        replace(s, step=last.step + EVERY * (i + 1), line=300 + i, offset=(300 + i) * WIDTH, elapsed=None)
+        for i, s in enumerate(rows[:40])
+    ]
+    assert found(rows + calm) == ()
+
+
 def test_steps_that_are_skipped_one_after_the_other_are_a_collapse() -> None:
     rows = series(falling(50, seed=3))
     skipped = [replace(event("skipped-steps", 51 + i), value=str(8192 / 2**i)) for i in range(3)]

@@ -7,7 +7,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -21,6 +22,7 @@ from ops.model import OPS_DIR, Finding, LogView, Run, Snapshot
 from ops.shell import Answer, Shell, Submitter
 
 if TYPE_CHECKING:
+    from ops.logs import Cursor
     from ops.state import Memory
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -94,9 +96,10 @@ def look(run: Run, whole_log: bool = False, recent: bool = False) -> Snapshot:
 def findings(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
     """The findings on a snapshot, judged from what is remembered on. Nothing is kept."""
     from ops import detectors
+    from ops.logs import measures
 
     if isinstance(seen.log, LogView) and seen.log.size <= snapshot.TAIL and not memory.cursor:
-        return detectors.judge(seen, seen.log, {})[1]
+        return detectors.judge(seen, seen.log, {}, measures.read_new(seen.run.dir / "logs", {})[0])[1]
     return judged(seen, memory)[0]
 
 
@@ -115,22 +118,32 @@ def beside(seen: Snapshot) -> tuple[Finding, ...]:
 
 
 def judged(seen: Snapshot, memory: Memory) -> tuple[tuple[Finding, ...], Memory]:
-    """The findings on a snapshot and the log's new lines, and the memory for the next time."""
+    """The findings on a snapshot and the log's new lines, and the memory for the next time.
+
+    A memory that is lost, torn or of another version is made again from the log's begin.
+    """
     from ops import detectors
+    from ops.logs import measures, reader
+
+    anew = not memory.cursor or not detectors.understood(memory.detectors)
+    cursor = None if anew else reader.Cursor.from_json(json.dumps(dict(memory.cursor)))
+    state: Mapping[str, Any] = {} if anew else memory.detectors
+    with suppress(OSError):  # the snapshot tells of a log that cannot be read
+        for i, (new, after) in enumerate(_batches(seen.run, cursor)):
+            if after.restarted and not i:
+                anew, state = True, {}
+            state, _ = detectors.judge(seen, new, state)
+            cursor = after
+    inside, places = measures.read_new(seen.run.dir / "logs", {} if anew else memory.measures)
+    state, found = detectors.judge(seen, None, state, inside)
+    kept = json.loads(cursor.to_json()) if cursor else {}
+    return found, replace(memory, detectors=state, cursor=kept, measures=places)
+
+
+def _batches(run: Run, cursor: Cursor | None) -> Iterable[tuple[LogView, Cursor]]:
     from ops.logs import reader
 
-    cursor = reader.Cursor.from_json(json.dumps(dict(memory.cursor))) if memory.cursor else None
-    state, found = memory.detectors, None
-    try:
-        for new, after in reader.read_batches(seen.run.log, cursor, seen.run.progress) if seen.run.log else ():
-            state = {} if after.restarted and found is None else state
-            state, found = detectors.judge(seen, new, state)
-            cursor = after
-    except OSError:
-        found = None
-    if found is None:
-        state, found = detectors.judge(seen, None, state)
-    return found, replace(memory, detectors=state, cursor=json.loads(cursor.to_json()) if cursor else {})
+    return reader.read_batches(run.log, cursor, run.progress) if run.log else ()
 
 
 def out(text: str) -> None:

@@ -6,7 +6,7 @@ new one is one file and one line here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from ops.detectors import (
@@ -17,6 +17,7 @@ from ops.detectors import (
     lateness,
     loss,
     lr,
+    modules,
     nan,
     queue,
     resume,
@@ -26,7 +27,7 @@ from ops.detectors import (
     stall,
     waiting,
 )
-from ops.model import Finding, LogEvent, LogView, Sample, Severity, Snapshot
+from ops.model import Finding, LogEvent, LogView, Measure, Sample, Severity, Snapshot
 
 
 class Stream(Protocol):
@@ -62,26 +63,45 @@ LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (
     room.look,
 )
 
+VERSION = 2
+"""Of the memory: one that another version wrote is not understood, and made again from the log."""
 WORST = (Severity.CRITICAL, Severity.UNKNOWN, Severity.WARNING, Severity.OK)
 
 
 def judge(
-    snapshot: Snapshot, new: LogView | None, memory: Mapping[str, Any]
+    snapshot: Snapshot, new: LogView | None, memory: Mapping[str, Any], measures: Iterable[Measure] = ()
 ) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     """What is wrong now, worst first, and the memory for the next time.
 
     `new` is the log's lines since `memory` was made (None: none); in pieces or at once, the findings are the same.
-    When the log began anew (`Cursor.restarted`), pass `{}` and the whole log.
+    When the log began anew (`Cursor.restarted`), pass `{}` and the whole log. `measures` are new values of the model's
+    own series.
     """
     streams = {name: make(memory.get(name, {})) for name, make in STREAM.items()}
     for line in lines(new) if new else ():
         for stream in streams.values():
             stream.take(line, snapshot)
-    findings = [finding for stream in streams.values() for finding in stream.findings(snapshot)]
+    inside = modules.Modules(memory.get("modules", {}))
+    for measure in measures:
+        inside.take(measure)
+    findings = [*inside.findings(snapshot)]
+    findings += [finding for stream in streams.values() for finding in stream.findings(snapshot)]
     for look in LOOK:
         findings += look(snapshot)
-    after = {name: stream.dump() for name, stream in streams.items()}
+    after: dict[str, Any] = {name: stream.dump() for name, stream in streams.items()}
+    after |= {"modules": inside.dump(), "version": VERSION}
     return after, tuple(sorted(findings, key=lambda finding: WORST.index(finding.severity)))
+
+
+def understood(memory: Mapping[str, Any]) -> bool:
+    """Was the memory written by this version, and is it whole?"""
+    try:
+        for name, make in STREAM.items():
+            make(memory[name])
+        modules.Modules(memory["modules"])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return False
+    return memory.get("version") == VERSION
 
 
 def lines(log: LogView) -> Iterator[Sample | LogEvent]:

@@ -19,27 +19,26 @@ from math import isfinite, sqrt
 from statistics import median
 from typing import Any
 
+from ops.detectors.datasets import Datasets
 from ops.detectors.evidence import State, answered, ladder, where
+from ops.detectors.level import NEAR, NOISE, Level, Rule, sigma_of
 from ops.detectors.window import Window
 from ops.model import Finding, LogEvent, Sample, Severity, Snapshot
 from ops.pace import stepped_back
 
-NEAR, NOISE, LATEST, SLOW, PAST = 15, 240, 40, 40, 400
-"""Rows: of the level, of the noise, of its latest part, of the slow test's median, of its earlier medians."""
+SLOW, PAST = 40, 400
+"""Rows: of the slow test's median, of its earlier medians."""
 GUARD = 20
 """Rows of a run before anything but the comparison with its first loss is judged."""
 CLIMB = 4
 """Rises one after the other that are no noise, young as the run is."""
-LAG = 10
-"""Rows until a row counts as noise."""
 WAIT = 20
 """Rows after the alarm by which a spike has healed or is a divergence."""
 RISE = 12
 """A rise that still goes on after so many rows is no spike."""
 SETTLED = 0.05
 """A lasting shift below this share of the level is taken as the new level after `NOISE` rows."""
-QUANTUM = 2e-4
-"""Two units of the last decimal the trainer prints."""
+RULE = Rule()
 
 
 @dataclass
@@ -89,18 +88,16 @@ class Losses:
         self.rows: int = state.get("rows", 0)
         self.first: float | None = state.get("first")
         self.begun: list[int] = list(state.get("begun", ()))
-        self.near = Window(NEAR, state.get("near", ()))
-        self.noise = Window(NOISE, state.get("noise", ()))
-        self.waiting: list[float] = list(state.get("waiting", ()))
+        self.level = Level(state.get("level", {}), RULE)
         self.past = Window(PAST, (value for _, value in state.get("past", ())))
         self.past_steps: list[int] = [step for step, _ in state.get("past", ())]
         self.fresh: list[list[Any]] = list(state.get("fresh", ()))
         self.slow_rows = Window(SLOW, state.get("slow_rows", ()))
         self.steps: list[list[int]] = list(state.get("steps", ()))
-        self.flags: list[bool] = list(state.get("flags", ()))
         self.fast = Episode(**state["fast"]) if state.get("fast") else None
         self.slow = Episode(**state["slow"]) if state.get("slow") else None
         self.lowest: list[float] | None = state.get("lowest")
+        self.datasets = Datasets(state.get("datasets", {}))
         last = state.get("last")
         self.last = Sample(step=last[0], loss=0.0, elapsed=last[1]) if last else None
 
@@ -109,17 +106,15 @@ class Losses:
             "rows": self.rows,
             "first": self.first,
             "begun": self.begun,
-            "near": list(self.near.values),
-            "noise": list(self.noise.values),
-            "waiting": self.waiting,
+            "level": self.level.dump(),
             "past": [list(pair) for pair in zip(self.past_steps, self.past.values, strict=True)],
             "fresh": self.fresh,
             "slow_rows": list(self.slow_rows.values),
             "steps": self.steps,
-            "flags": self.flags,
             "fast": asdict(self.fast) if self.fast else None,
             "slow": asdict(self.slow) if self.slow else None,
             "lowest": self.lowest,
+            "datasets": self.datasets.dump(),
             "last": [self.last.step, self.last.elapsed] if self.last else None,
         }
 
@@ -129,11 +124,12 @@ class Losses:
         if stepped_back(self.last, line):
             _resume(self, line.step)
         self.last = line
+        self.datasets.take(line)
         if isfinite(line.loss):
             _row(self, line)
 
     def findings(self, snapshot: Snapshot) -> tuple[Finding, ...]:
-        """`loss-spike`, or `loss-divergence` when it did not heal."""
+        """`loss-spike`, or `loss-divergence` when it did not heal; `dataset-spike` when a part rose alone."""
         return _findings(self, snapshot)
 
     def begin(self, back: int, level: float, excess: float, loss: float) -> Episode:
@@ -159,10 +155,10 @@ class Losses:
 
 def _resume(memory: Losses, at: int) -> None:
     """Forget what was after step `at`, and everything short: after a restart the data is in another order."""
-    memory.near.clear()
+    memory.level.restart()
+    memory.datasets.resume()
     memory.slow_rows.clear()
-    memory.lowest = None
-    memory.fresh, memory.flags, memory.waiting = [], [], []
+    memory.lowest, memory.fresh = None, []
     kept = [(s, v) for s, v in zip(memory.past_steps, memory.past.values, strict=True) if s < at]
     memory.past_steps = [s for s, _ in kept]
     memory.past = Window(PAST, (v for _, v in kept))
@@ -189,7 +185,7 @@ def _decide(memory: Losses, episode: Episode) -> None:
     """Has an open rise healed, or is it a divergence?"""
     since = episode.rows - episode.alarm
     if since >= 3 and (episode.healed(10, 0.15) if episode.diverged else episode.healed(5)):
-        memory.fast, memory.flags = None, []
+        memory.fast, memory.level.flags = None, []
         if (
             memory.slow
             and not memory.slow.diverged
@@ -201,8 +197,8 @@ def _decide(memory: Losses, episode: Episode) -> None:
     if since >= WAIT or (since >= 3 and rising):
         episode.diverged = True
     if _settled(episode):
-        memory.fast, memory.flags = None, []
-        memory.near.clear()
+        memory.fast, memory.level.flags = None, []
+        memory.level.near.clear()
 
 
 def _settled(episode: Episode) -> bool:
@@ -216,65 +212,32 @@ def _settled(episode: Episode) -> bool:
 
 def _stands_out(memory: Losses, loss: float) -> bool:
     """The fast test. Opens an episode and answers True, or takes the loss, clipped, into the statistics."""
-    ready = memory.rows > GUARD and len(memory.near) >= 8 and len(memory.noise) >= 8
-    if not ready:
+    if memory.rows <= GUARD or not memory.level.ready:
         return _above_first(memory, loss)
-    level, bound, far = _bounds(memory)
-    flags = [*memory.flags, loss - level > bound][-6:]
-    memory.flags = flags
-    if (all(flags[-2:]) and len(flags) > 1) or sum(flags) >= 3 or loss - level > far:
-        memory.fast = memory.begin(len(flags) - 1 - flags.index(True), level, bound, loss)
-        memory.waiting = []
-        return True
-    _accept(memory, min(loss, level + bound), level)
-    return False
-
-
-def _bounds(memory: Losses) -> tuple[float, float, float]:
-    """The level, what lies above it by more than is usual, and by so much that one row is enough."""
-    level, tail = _level(memory.near), memory.noise.quantile(0.99)
-    # The steep fall of a run's first losses is no noise: the latest rows know better.
-    latest = Window(LATEST, list(memory.noise.values)[-LATEST:])
-    sigma = min(_sigma(memory.noise), _sigma(latest))
-    bound = max(5 * sigma, 1.4 * tail, 0.012 * abs(level), QUANTUM)
-    return level, bound, max(20 * sigma, 4 * tail, 0.15 * abs(level), 10 * QUANTUM)
-
-
-def _level(near: Window) -> float:
-    """The median of the last losses, or of their later half: a falling loss is not measured against its past."""
-    half = len(near) // 2
-    return min(near.median, median(list(near.values)[-half:])) if half >= 4 else near.median
-
-
-def _sigma(noise: Window) -> float:
-    """The noise as a standard deviation, whatever its tails are."""
-    return (noise.quantile(0.75) - noise.quantile(0.25)) / 1.349
-
-
-def _accept(memory: Losses, loss: float, level: float) -> None:
-    """The loss is the level's at once, and the noise's later: else a rise would widen its own bounds."""
-    memory.near.push(loss)
-    memory.waiting.append(loss - level)
-    if len(memory.waiting) > LAG:
-        memory.noise.push(memory.waiting.pop(0))
+    rise = memory.level.rises(loss)
+    if rise:
+        level, bound, back = rise
+        memory.fast = memory.begin(back, level, bound, loss)
+    return rise is not None
 
 
 def _above_first(memory: Losses, loss: float) -> bool:
     """While the noise is not known yet: three rows of six above 1.25 × the run's first loss and no mere jitter, or four
     rises one after the other to 1.5 × of it."""
     first = memory.first or 0.0
-    jitter = median([abs(b - a) for a, b in pairwise(memory.near.values)] or [0.0])
-    memory.flags = [*memory.flags, first > 0 and loss - first > max(0.25 * first, 6 * jitter)][-6:]
-    last = [*list(memory.near.values)[-CLIMB:], loss]
+    series = memory.level
+    jitter = median([abs(b - a) for a, b in pairwise(series.near.values)] or [0.0])
+    flags = series.flags = [*series.flags, first > 0 and loss - first > max(0.25 * first, 6 * jitter)][-6:]
+    last = [*list(series.near.values)[-CLIMB:], loss]
     climbs = len(last) > CLIMB and loss > 1.5 * first > 0 and all(a < b for a, b in pairwise(last))
-    if sum(memory.flags) >= 3 or climbs:
-        high = memory.flags if any(memory.flags) else [value > 1.25 * first for value in last]
+    if sum(flags) >= 3 or climbs:
+        high = flags if any(flags) else [value > 1.25 * first for value in last]
         onset = len(high) - 1 - high.index(True)
         memory.fast = memory.begin(onset, first, 0.25 * first, loss)
         memory.fast.young = memory.begun[0] <= 2 * (memory.begun[1] - memory.begun[0])
         return True
-    if not memory.flags[-1]:
-        _accept(memory, loss, _level(memory.near) if len(memory.near) else loss)
+    if not flags[-1]:
+        series.accept(loss, series.value if len(series.near) else loss)
     return False
 
 
@@ -318,10 +281,10 @@ def _over_past(memory: Losses, sample: Sample) -> Episode | None:
         step_, value = memory.fresh.pop(0)
         memory.past.push(value)
         memory.past_steps = [*memory.past_steps, step_][-PAST:]
-    if len(memory.past) < SLOW or len(memory.noise) < NOISE // 2:
+    if len(memory.past) < SLOW or len(memory.level.noise) < NOISE // 2:
         return None
     usual = memory.past.quantile(0.85)
-    bound = max(6 * 1.2533 * _sigma(memory.noise) / sqrt(SLOW), 0.006 * abs(usual), QUANTUM)
+    bound = max(6 * 1.2533 * sigma_of(memory.level.noise) / sqrt(SLOW), 0.006 * abs(usual), RULE.least)
     if now - usual <= bound:
         return None
     newest_first = [value for _, value in reversed(memory.fresh)]
@@ -331,31 +294,34 @@ def _over_past(memory: Losses, sample: Sample) -> Episode | None:
 
 def _over_lowest(memory: Losses) -> Episode | None:
     """A quarter above the lowest level since the last resume. A run too young for `_over_past` has this."""
-    if memory.rows <= GUARD or len(memory.near) < NEAR or len(memory.noise) < GUARD:
+    if memory.rows <= GUARD or len(memory.level.near) < NEAR or len(memory.level.noise) < GUARD:
         return None
-    now = memory.near.median
+    now = memory.level.near.median
     if memory.lowest is None or now <= memory.lowest[0]:
         memory.lowest = [now, memory.rows]
     low, row = memory.lowest
-    bound = max(0.25 * abs(low), 5 * _sigma(memory.noise))
+    bound = max(0.25 * abs(low), 5 * sigma_of(memory.level.noise))
     return memory.begin(memory.rows - int(row), low, bound, now) if now - low > bound else None
 
 
 def _findings(memory: Losses, snapshot: Snapshot) -> tuple[Finding, ...]:
     open_ = [episode for episode in (memory.fast, memory.slow) if episode]
     diverged = [episode for episode in open_ if episode.diverged]
+    parts = f"; of the data sets rose {memory.datasets.named}" if memory.datasets.risen else ""
     if diverged:
-        return (_divergence(min(diverged, key=lambda e: e.step), snapshot),)
-    return tuple(_spike(episode, snapshot) for episode in open_)
+        return (_divergence(min(diverged, key=lambda e: e.step), parts, snapshot),)
+    if not open_ and parts:
+        return (memory.datasets.finding(snapshot),)
+    return tuple(_spike(episode, parts, snapshot) for episode in open_)
 
 
-def _spike(episode: Episode, snapshot: Snapshot) -> Finding:
+def _spike(episode: Episode, parts: str, snapshot: Snapshot) -> Finding:
     left = max(0, WAIT - (episode.rows - episode.alarm))
     return Finding(
         kind="loss-spike",
         severity=Severity.OK if episode.young else Severity.WARNING,
         summary=f"loss rose from {episode.level:.4g} to {episode.peak:.4g} at step {episode.step}; "
-        f"whether it heals shows within {left} logged rows",
+        f"whether it heals shows within {left} logged rows{parts}",
         evidence=(where(snapshot, episode.line, episode.offset),),
         step=episode.step,
         line=episode.line or None,
@@ -364,14 +330,14 @@ def _spike(episode: Episode, snapshot: Snapshot) -> Finding:
     )
 
 
-def _divergence(episode: Episode, snapshot: Snapshot) -> Finding:
+def _divergence(episode: Episode, parts: str, snapshot: Snapshot) -> Finding:
     now = median(episode.recent[-5:])
     note = answered(snapshot, episode.step, episode.offset)
     return Finding(
         kind="loss-divergence",
         severity=Severity.WARNING if note else Severity.CRITICAL,
         summary=f"loss diverges since step {episode.step}: {episode.level:.4g} before, "
-        f"{now:.4g} at step {episode.seen}{note}",
+        f"{now:.4g} at step {episode.seen}{note}{parts}",
         evidence=(where(snapshot, episode.line, episode.offset),),
         step=episode.step,
         line=episode.line or None,

@@ -1,0 +1,105 @@
+"""The level of a series and its noise: what lies above it by more than is usual.
+
+The level is the median of the last accepted values, the noise the spread of what lay around it. A value stands out by
+the noise, the tail and a share of the level; two running, or three of six, or one that is far out, are a rise. What stands out
+enters the statistics clipped, so that a second rise is measured as the first was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+from typing import Any
+
+from ops.detectors.window import Window
+
+NEAR, NOISE, LATEST = 15, 240, 40
+"""Values of the level, of the noise, and of its latest part."""
+LAG = 10
+"""Values until one counts as noise: else a rise would widen its own bounds."""
+ENOUGH = 8
+"""Values of either without which nothing is judged."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How far above the level a value must lie: the largest of these; and how far for one alone to be enough."""
+
+    sigma: float = 5.0
+    """Standard deviations of the noise."""
+    tail: float = 1.4
+    """Times the 99th percentile of what lay above the level."""
+    share: float = 0.012
+    """Of the level."""
+    least: float = 2e-4
+    """Two units of the last decimal that trainers print."""
+    far_sigma: float = 20.0
+    far_tail: float = 4.0
+    far_share: float = 0.15
+    far_least: float = 2e-3
+    most: float = inf
+    """So far above the level no noise reaches, whatever its spread."""
+
+
+class Level:
+    """A series' memory."""
+
+    def __init__(self, state: Mapping[str, Any], rule: Rule) -> None:
+        self.rule = rule
+        self.near = Window(NEAR, state.get("near", ()))
+        self.noise = Window(NOISE, state.get("noise", ()))
+        self.waiting: list[float] = list(state.get("waiting", ()))
+        self.flags: list[bool] = list(state.get("flags", ()))
+
+    def dump(self) -> dict[str, Any]:
+        near, noise = list(self.near.values), list(self.noise.values)
+        return {"near": near, "noise": noise, "waiting": self.waiting, "flags": self.flags}
+
+    @property
+    def ready(self) -> bool:
+        return len(self.near) >= ENOUGH and len(self.noise) >= ENOUGH
+
+    @property
+    def value(self) -> float:
+        """The median of the last values, or of their later half: what falls is not measured against its past."""
+        half = len(self.near) // 2
+        return min(self.near.median, median(list(self.near.values)[-half:])) if half >= 4 else self.near.median
+
+    def bounds(self) -> tuple[float, float, float]:
+        """The level, what lies above it by more than is usual, and by so much that one value is enough."""
+        rule, level, tail = self.rule, self.value, self.noise.quantile(0.99)
+        # The steep fall of a run's first losses is no noise: the latest values know better.
+        latest = Window(LATEST, list(self.noise.values)[-LATEST:])
+        sigma = min(sigma_of(self.noise), sigma_of(latest))
+        bound = max(rule.sigma * sigma, rule.tail * tail, rule.share * abs(level), rule.least)
+        far = max(rule.far_sigma * sigma, rule.far_tail * tail, rule.far_share * abs(level), rule.far_least)
+        return level, min(bound, rule.most), min(far, rule.most)
+
+    def rises(self, value: float) -> tuple[float, float, int] | None:
+        """The level, the bound, and how many values ago the rise began; or None, and the value is taken in."""
+        level, bound, far = self.bounds()
+        flags = self.flags = [*self.flags, value - level > bound][-6:]
+        if (all(flags[-2:]) and len(flags) > 1) or sum(flags) >= 3 or value - level > far:
+            self.waiting = []
+            return level, bound, len(flags) - 1 - flags.index(True)
+        self.accept(min(value, level + bound), level)
+        return None
+
+    def accept(self, value: float, level: float) -> None:
+        """The value is the level's at once, and the noise's later."""
+        self.near.push(value)
+        self.waiting.append(value - level)
+        if len(self.waiting) > LAG:
+            self.noise.push(self.waiting.pop(0))
+
+    def restart(self) -> None:
+        """Forget what is short: after a resume the data is in another order."""
+        self.near.clear()
+        self.flags, self.waiting = [], []
+
+
+def sigma_of(noise: Window) -> float:
+    """The noise as a standard deviation, whatever its tails are."""
+    return (noise.quantile(0.75) - noise.quantile(0.25)) / 1.349

@@ -1,0 +1,114 @@
+"""A tick costs what is new, and what m4ops remembers can be lost: it is made again from the log, with the same findings."""
+
+import json
+import os
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_detectors import bf16, healthy
+
+from ops import discovery
+from ops.cli import session
+from ops.logs import read_log
+from ops.model import Finding, LogView, Snapshot
+from ops.state import Memory
+
+NOISE = "some other output of a rank that says nothing of interest\n" * 60
+"""What stands between two progress lines: the log is long, as real ones are."""
+
+
+def line(step: int, loss: float) -> str:
+    return f"iteration: {step:>6}/500000   3% | elapsed time: 00:00:{step % 60:02d} | per_token_loss: {loss:.4f} | lr: 1.000E-05 |\n"
+
+
+def losses(rows: int) -> list[float]:
+    """Quantised as bf16 is, with a spike that heals, one that does not, and a creep."""
+    draw = random.Random(5)
+    level = [1.7 + 3 / (1 + i / 20) + draw.gauss(0, 0.01) for i in range(rows)]
+    spiked = [loss + (0.8 if 600 <= i < 606 else 0) for i, loss in enumerate(level)]
+    return [bf16(loss + 0.06 * max(0, i - rows + 60)) for i, loss in enumerate(spiked)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose log has 1000 rows in some megabytes."""
+    folder = tmp_path_factory.mktemp("long") / "tr_1"
+    (folder / "logs").mkdir(parents=True)
+    with (folder / "logs" / "main_log.txt").open("w") as log:
+        for i, loss in enumerate(losses(1000)):
+            log.write(NOISE + line(25 * (i + 1), loss))
+    return folder
+
+
+def seen(folder: Path) -> Snapshot:
+    found = discovery.describe(folder)[0]
+    assert found.log is not None
+    log = read_log(found.log, 1 << 18)
+    assert isinstance(log, LogView)
+    return replace(healthy(), run=found, log=log)
+
+
+def read_by(action: Callable[[], Any]) -> int:
+    """Bytes that this process reads from files meanwhile, as the kernel counts them."""
+
+    def count() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    before = count()
+    action()
+    return count() - before
+
+
+def shown(findings: tuple[Finding, ...]) -> list[str]:
+    return [f"{f.kind} {f.step} {f.summary}" for f in findings if f.kind.startswith("loss")]
+
+
+def test_a_tick_reads_what_is_new(run: Path) -> None:
+    picture = seen(run)
+    size = picture.log.size if isinstance(picture.log, LogView) else 0
+    assert size > 3_000_000
+    memory = Memory()
+    assert read_by(lambda: session.judged(picture, memory)) > size
+    _, memory = session.judged(picture, memory)
+    with (run / "logs" / "main_log.txt").open("a") as log:
+        log.write(line(25 * 1001, 5.0))
+    assert read_by(lambda: session.judged(picture, memory)) < size / 20
+    assert len(json.dumps(memory.detectors)) < 100_000
+    os.truncate(run / "logs" / "main_log.txt", size)
+
+
+BROKEN: dict[str, Callable[[Memory], Memory]] = {
+    "lost": lambda memory: Memory(),
+    "the detectors' alone": lambda memory: replace(memory, detectors={}),
+    "of another version": lambda memory: replace(memory, detectors={**memory.detectors, "version": 1}),
+    "torn": lambda memory: replace(memory, detectors={**memory.detectors, "loss": {"fast": {"no": "episode"}}}),
+    "foreign": lambda memory: replace(memory, detectors={**memory.detectors, "incident": [1, 2]}),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_memory_that_is_gone_is_made_again_from_the_log(run: Path, how: str) -> None:
+    picture = seen(run)
+    found, memory = session.judged(picture, Memory())
+    assert shown(found)[0].startswith("loss-divergence")
+    again, after = session.judged(picture, BROKEN[how](memory))
+    assert shown(again) == shown(found)
+    assert after.detectors == memory.detectors
+
+
+def test_looking_after_every_piece_says_the_same(run: Path, tmp_path: Path) -> None:
+    """The log as it grew, looked at 23 times, the memory through JSON each time, and lost once on the way."""
+    whole = (run / "logs" / "main_log.txt").read_bytes()
+    copy = tmp_path / "tr_1"
+    (copy / "logs").mkdir(parents=True)
+    memory, found = Memory(), ()
+    for part in range(1, 24):
+        with (copy / "logs" / "main_log.txt").open("ab") as log:
+            log.write(whole[(part - 1) * len(whole) // 23 : part * len(whole) // 23])
+        memory = Memory() if part == 11 else replace(memory, detectors=json.loads(json.dumps(memory.detectors)))
+        found, memory = session.judged(seen(copy), memory)
+    assert shown(found) == shown(session.judged(seen(copy), Memory())[0])
