@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops import lease
+from ops import lease, state
 from ops.crontab import check_command, kept
 from ops.errors import BadInput, OpsError
 from ops.model import OPS_DIR, Finding, Run, Severity, Unknown
@@ -100,7 +100,7 @@ def script(run: Run, every: Every, token: str) -> str:
         name=f"{name(run)}-{token}",
         minutes=every.minutes,
         flags=shlex.join(_flags(run, token, every.flags)),
-        check=shlex.join(check_command(run, every.arguments)),
+        check=shlex.join(check_command(run, every.minutes, every.arguments)),
     )
 
 
@@ -179,7 +179,7 @@ def look(run: Run, now: float) -> tuple[Finding, ...]:
         chain = installed(run)
     except OSError as error:
         return (Finding("check-unknown", Severity.UNKNOWN, f"the check's chain cannot be read: {error.strerror}"),)
-    actions = ("m4ops cron install --backend sbatch",)
+    actions = (f"m4ops cron install --backend sbatch{' --all' * (run == state.everything())}",)
     if chain is None:
         return ()
     if chain.broken:

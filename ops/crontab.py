@@ -1,4 +1,4 @@
-"""One crontab line a run, so that `m4ops check` looks at it every few minutes. Other lines stay as they are.
+"""One crontab line a run, or one for all, so that `m4ops check` looks every few minutes. Other lines stay as they are.
 
 cron starts commands with a nearly empty environment, hands them to a shell, and takes `%` for a line end (see
 crontab(5)): so what matters of the environment is written into the line, and everything is quoted for both.
@@ -13,12 +13,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ops import state
 from ops.errors import BadInput, OpsError
 from ops.model import Run
 from ops.shell import Answer, Shell
 from ops.shell import run as run_program
 
-KEPT = ("PATH", "PYTHONPATH", "SLURM_CONF", "M4OPS_EMBEDDED", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
+KEPT = (
+    "PATH", "PYTHONPATH", "SLURM_CONF", "M4OPS_EMBEDDED", "M4OPS_ROOTS", "XDG_CONFIG_HOME", "XDG_STATE_HOME",
+)  # fmt: skip
 """Variables of the installer's environment that the line carries, where they are set."""
 TIMEOUT = 30.0
 
@@ -37,18 +40,22 @@ def line(run: Run, minutes: int, arguments: Sequence[str] = (), env: Mapping[str
     if not 1 <= minutes <= 59:
         raise BadInput(f"cannot check every {minutes} minutes by cron", hint="choose 1 to 59 minutes")
     carried = [f"{name}={value}" for name, value in kept(os.environ if env is None else env).items()]
-    check = check_command(run, arguments)
+    check = check_command(run, minutes, arguments)
     return _for_cron(f"*/{minutes} * * * * cd / && {shlex.join(['env', *carried, *check])}")
 
 
 def kept(env: Mapping[str, str]) -> dict[str, str]:
     """What the check needs of the installer's environment."""
-    return {name: env[name] for name in KEPT if env.get(name)}
+    found = {name: env[name] for name in KEPT if env.get(name)}
+    if roots := found.get("M4OPS_ROOTS"):
+        found["M4OPS_ROOTS"] = ":".join(os.path.abspath(root) for root in roots.split(":") if root)
+    return found
 
 
-def check_command(run: Run, arguments: Sequence[str] = ()) -> list[str]:
-    """The command that checks this run, wherever it is run."""
-    return [sys.executable, "-P", "-m", "ops.cli", "--run", _absolute(run.dir), "check", *arguments]
+def check_command(run: Run, minutes: int, arguments: Sequence[str] = ()) -> list[str]:
+    """The command that checks this run, or all of them, every so many minutes, wherever it is run."""
+    which = ["check", "--all"] if run == state.everything() else ["--run", _absolute(run.dir), "check"]
+    return [sys.executable, "-P", "-m", "ops.cli", *which, "--every", str(minutes), *arguments]
 
 
 def with_line(crontab: str, line: str, tag: str) -> str:

@@ -48,10 +48,19 @@ def folder(run: Run) -> Path:
     shared = run.dir / OPS_DIR / "state"
     if _writable(shared):
         return shared
-    configured = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(configured) if configured.startswith("/") else Path.home() / ".local" / "state"
     place = hashlib.sha256(os.fsencode(os.path.realpath(run.dir))).hexdigest()[:12]
-    return base / "m4ops" / f"{run.name.replace('/', '_')}-{place}"
+    return _own() / f"{run.name.replace('/', '_')}-{place}"
+
+
+def everything() -> Run:
+    """All runs of this user's configured roots as one: the folder where the notes on what checks them all lie."""
+    return Run(_own() / "all-runs", "all-runs")
+
+
+def _own() -> Path:
+    """The user's own state folder of m4ops."""
+    configured = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(configured) if configured.startswith("/") else Path.home() / ".local" / "state") / "m4ops"
 
 
 def load(run: Run) -> Memory:
@@ -101,6 +110,11 @@ def kept(run: Run, name: str) -> Mapping[str, Any]:
 def keep(run: Run, name: str, data: Mapping[str, Any]) -> None:
     """Keep such a piece, whole or not at all. Raises OpsError. Hold the run's lease."""
     _save(folder(run) / name, json.dumps(data).encode())
+
+
+def drop(run: Run, name: str) -> None:
+    """Forget such a piece. Raises OSError."""
+    (folder(run) / name).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ ROOMS = {
     "intention": {"actions", "plan", "interventions"},
     "effects": {
         "state", "executor", "lease", "alerts", "store", "work", "crontab", "extract", "tick", "requests", "chain", "scrontab", "saves",
+        "watch",
     },
     "edge": {"views", "cli", "demo", "__main__"},
 }  # fmt: skip

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from runs import Said, m4ops
 from slurm_lab import Cluster
 from slurm_lab.processes import until
 
-from ops import chain, scrontab, shell
+from ops import chain, scrontab, shell, state
 from ops.errors import BadInput, OpsError
 from ops.model import Run
 from ops.shell import Answer
@@ -113,6 +114,28 @@ def test_doubled_links_become_one_again(run: Run, slurm: Cluster, call: Callable
     assert len(links(slurm)) == 2
     assert until(lambda: len(links(slurm)) == 1, 20), links(slurm)
     assert waiting(slurm) != double
+
+
+def test_one_chain_checks_every_run_of_the_roots(
+    run: Run, slurm: Cluster, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = run.dir.with_name("tr_1")
+    shutil.copytree(run.dir, other)
+    monkeypatch.setenv("M4OPS_ROOTS", str(run.dir.parent))
+    monkeypatch.setenv("XDG_STATE_HOME", str(run.dir.parent / "state"))
+    for _ in range(2):
+        said = m4ops("cron", "install", "--all", "--backend", "sbatch", "--minutes", "1", slurm=shell.run)
+        assert said.code == 0 and "checks 2 runs" in said.out, said.err
+    everything = state.everything()
+    assert until(lambda: settled(everything, slurm), 20), links(slurm)
+    told = (chain.folder(everything) / "check.out").read_text
+    assert until(lambda: "no job of tr 0" in told() and "no job of tr_1" in told(), 10), told()
+    assert len(links(slurm)) == 1
+    assert m4ops("cron", "status", "--all", slurm=shell.run).code == 0
+    assert "all runs by sbatch: every 1 minutes" in call("cron", "status").out
+    slurm.ask("scancel", waiting(slurm))
+    status = m4ops("cron", "status", "--all", slurm=shell.run)
+    assert status.code == 1 and "the chain has ended" in status.out
 
 
 def test_what_cannot_be_submitted_is_no_chain(run: Run, slurm: Cluster, call: Callable[..., Said]) -> None:

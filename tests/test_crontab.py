@@ -118,7 +118,7 @@ def test_what_cron_makes_of_the_line_is_what_was_meant(
     done = subprocess.run(["/bin/sh", "-c", command], env={"HOME": "/h"}, check=True, capture_output=True, text=True)
     assert done.stdout == done.stderr == ""
     argv = Path(f"{record}.argv").read_text().splitlines()
-    assert argv == ["/", "-P", "-m", "ops.cli", "--run", str(run.dir), "check", "--sink", "mailto:a b"]
+    assert argv == ["/", "-P", "-m", "ops.cli", "--run", str(run.dir), "check", "--every", "7", "--sink", "mailto:a b"]
     exported = Path(f"{record}.env").read_text().replace('"', "'")
     assert f"PATH='{env['PATH']}'" in exported and f"SLURM_CONF='{env['SLURM_CONF']}'" in exported
     assert "HOME='/h'" in exported and "M4OPS_EMBEDDED" not in exported

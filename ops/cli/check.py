@@ -46,10 +46,18 @@ class Checked:
 )
 @click.option("--saves", is_flag=True, help="Afterwards do what m4ops watch-saves does; m4ops cron install adds it.")
 @click.option("--all", "all_runs", is_flag=True, help="Every run under M4OPS_ROOTS and the roots of your m4ops.toml.")
+@click.option("--every", metavar="MINUTES", type=click.IntRange(1), help="What cron says: missed checks are told of.")
 @click.option("--run", "wanted", multiple=True, metavar="DIR|NAME", help="One of several runs; may be repeated.")
 @click.pass_context
 def check(
-    ctx: click.Context, /, as_json: bool, sinks: tuple[str, ...], saves: bool, all_runs: bool, wanted: tuple[str, ...]
+    ctx: click.Context,
+    /,
+    as_json: bool,
+    sinks: tuple[str, ...],
+    saves: bool,
+    all_runs: bool,
+    every: int | None,
+    wanted: tuple[str, ...],
 ) -> None:
     """For cron: exit 0, 1, 2 or 3; new findings go to the sinks, known ones are quiet.
 
@@ -61,7 +69,7 @@ def check(
     try:
         _parse(sinks)
         runs, lost = _runs(ctx, all_runs, wanted)
-        checked = (*lost, *checked_runs(runs, sinks, as_json))
+        checked = (*lost, *checked_runs(runs, sinks, as_json, every or 0))
     except (OpsError, OSError) as error:
         session.say(f"m4ops check: UNKNOWN: {error}")
         sys.exit(int(Severity.UNKNOWN))
@@ -115,22 +123,27 @@ def _runs(
     return list(runs.values()), tuple(lost)
 
 
-def checked_runs(runs: Sequence[tuple[Run, Config]], sinks: tuple[str, ...], quiet: bool) -> tuple[Checked, ...]:
-    """Look at all runs by one question, judge each, and tell what is new. `quiet`: not to stdout by default."""
+def checked_runs(
+    runs: Sequence[tuple[Run, Config]], sinks: tuple[str, ...], quiet: bool, every: int = 0
+) -> tuple[Checked, ...]:
+    """Look at all runs by one question, judge each, and tell what is new. `quiet`: not to stdout by default.
+
+    `every`: this check comes every so many minutes; 0: it came by itself.
+    """
     from ops import tick
 
     seen = tick.look([run for run, _ in runs], session.lately(), time.time())
     checked = []
     for (run, config), one in zip(runs, seen, strict=True):
         try:
-            checked.append(_check(run, one, (*config.sinks, *sinks), quiet))
+            checked.append(_check(run, one, (*config.sinks, *sinks), quiet, every))
         except (OpsError, OSError) as error:
             checked.append(_lost(run, error))
     return tuple(checked)
 
 
-def _check(run: Run, seen: Seen, targets: tuple[str, ...], quiet: bool) -> Checked:
-    from ops import state, tick
+def _check(run: Run, seen: Seen, targets: tuple[str, ...], quiet: bool, every: int) -> Checked:
+    from ops import state, tick, watch
     from ops.alerts.notify import notify
     from ops.views.status import verdict
 
@@ -142,7 +155,8 @@ def _check(run: Run, seen: Seen, targets: tuple[str, ...], quiet: bool) -> Check
             if memory.problem:
                 session.say(f"m4ops check: {memory.problem}")
             findings, memory = session.judged(seen.snapshot, memory)
-            findings = (*findings, *session.beside(seen.snapshot))
+            missed = watch.checked(run, seen.snapshot.now, every) if every else ()
+            findings = (*findings, *missed, *session.beside(seen.snapshot))
             told = targets or (() if quiet else ("stdout:",))
             memory, failures = notify(run, memory, findings, told, seen.snapshot.now) if told else (memory, ())
             state.save(run, memory)

@@ -6,6 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import click
 
@@ -16,6 +18,9 @@ from ops.model import Run, Unknown
 from ops.shell import Shell
 
 BACKENDS = ("crontab", "scrontab", "sbatch")
+ALL = click.option(
+    "--all", "all_runs", is_flag=True, help="All runs under M4OPS_ROOTS and the roots of your m4ops.toml."
+)
 
 
 @click.group()
@@ -35,22 +40,37 @@ def cron() -> None:
     metavar="URI",
     help="Where new findings go; default: as m4ops.toml says, else cron's mail.",
 )
+@ALL
 @click.option("-n", "--dry-run", is_flag=True, help="Print what would be written and stop.")
 @click.argument("flags", nargs=-1, metavar="[-- SBATCH FLAGS]")
 @click.pass_context
 def install(
-    ctx: click.Context, backend: str, minutes: int, sinks: tuple[str, ...], dry_run: bool, flags: tuple[str, ...]
+    ctx: click.Context,
+    backend: str,
+    minutes: int,
+    sinks: tuple[str, ...],
+    all_runs: bool,
+    dry_run: bool,
+    flags: tuple[str, ...],
 ) -> None:
-    """Have this run checked every few minutes, in place of an earlier install.
+    """Have this run checked every few minutes, or all of yours by one check, in place of an earlier install.
 
     The same tick does with finished checkpoints what on_save of m4ops.toml declares (m4ops watch-saves).
 
     crontab: one line of yours on this host. scrontab: Slurm's own cron, where the cluster has it. sbatch: a small job
     that submits its successor first; one chain a run, and a note if it breaks. Flags after -- go to the last two.
+    A check that did not come is told of by the next one.
     """
-    from ops import chain, crontab, scrontab
+    from ops import chain, crontab, scrontab, watch
 
-    run, _ = session.find(ctx)
+    run = _meant(ctx, all_runs)
+    checked = _runs() if all_runs else (run,)
+    if not checked:
+        raise OpsError(
+            "no run lies under the configured roots",
+            "M4OPS_ROOTS",
+            "export M4OPS_ROOTS=FOLDER, whose sub-folders are runs",
+        )
     arguments = ("--saves", *(a for sink in sinks for a in ("--sink", sink)))
     if backend == "crontab":
         if flags:
@@ -64,18 +84,24 @@ def install(
         session.out(chain.script(run, chain.Every(minutes, arguments, flags), "…").rstrip())
     else:
         job = chain.install(run, chain.Every(minutes, arguments, flags), _scheduler(), session.submitter())
-        session.out(f"job {job} checks {run.name} and submits its successor every {minutes} minutes")
-        session.say(f"{session.me(ctx)} cron status shows the chain, {session.me(ctx)} cron remove ends it")
+        what, which = (f"{len(checked)} runs", " --all") if all_runs else (run.name, "")
+        session.out(f"job {job} checks {what} and submits its successor every {minutes} minutes")
+        session.say(
+            f"{session.me(ctx)} cron status{which} shows the chain, {session.me(ctx)} cron remove{which} ends it"
+        )
+    for each in () if dry_run else checked:
+        watch.expect(each, time.time(), minutes)
 
 
 @cron.command("remove")
 @click.option("--backend", type=click.Choice(BACKENDS), help="Only this one; default: whatever is installed.")
+@ALL
 @click.pass_context
-def remove(ctx: click.Context, backend: str | None) -> None:
-    """Have this run checked no more."""
-    from ops import chain, crontab, scrontab
+def remove(ctx: click.Context, backend: str | None, all_runs: bool) -> None:
+    """Have this run checked no more; with --all what checks all of them."""
+    from ops import chain, crontab, scrontab, watch
 
-    run, _ = session.find(ctx)
+    run = _meant(ctx, all_runs)
     removers = {
         "crontab": lambda: crontab.remove(run),
         "scrontab": lambda: scrontab.remove(run, _scheduler()),
@@ -89,16 +115,56 @@ def remove(ctx: click.Context, backend: str | None) -> None:
             if backend:
                 raise
             _unasked(name, error)
+    for checked in _runs() if all_runs else (run,):
+        watch.forget(checked)
     session.say(f"removed: {', '.join(removed)}" if removed else f"nothing was installed for {run.name}")
 
 
 @cron.command("status")
+@ALL
 @click.pass_context
-def status(ctx: click.Context) -> None:
-    """Show who checks this run; exit 1 if nobody does, or no more."""
+def status(ctx: click.Context, all_runs: bool) -> None:
+    """Show who checks this run, or all of them; exit 1 if nobody does, or no more."""
+    from ops import discovery, state, watch
+
+    run = _meant(ctx, all_runs)
+    alive = _who(run, "")
+    if not all_runs and Path(os.path.realpath(run.dir)) in discovery.folders(dict(os.environ)):
+        alive = _who(state.everything(), "all runs by ") or alive
+    for trouble in () if all_runs else watch.silent(run, time.time()):
+        session.out(f"  {trouble.severity.name}: {trouble.summary}")
+        alive = False
+    if not alive:
+        session.out(f"nobody checks {run.name}: {session.me(ctx)} cron install{' --all' * all_runs}")
+    sys.exit(0 if alive else 1)
+
+
+def _meant(ctx: click.Context, all_runs: bool) -> Run:
+    """The run, or what stands for all of them."""
+    from ops import state
+
+    if not all_runs:
+        return session.find(ctx)[0]
+    if ctx.find_root().obj:
+        raise BadInput("--run and --all exclude one another", hint="m4ops cron --help")
+    return state.everything()
+
+
+def _runs() -> tuple[Run, ...]:
+    """Every run under the configured roots that can be described."""
+    from ops import discovery
+
+    found = []
+    for folder in discovery.folders(dict(os.environ)):
+        with suppress(OpsError, OSError):
+            found.append(discovery.describe(folder)[0])
+    return tuple(found)
+
+
+def _who(run: Run, label: str) -> bool:
+    """Tell who checks it; whether anybody does."""
     from ops import crontab, scrontab
 
-    run, _ = session.find(ctx)
     alive = False
     asked: dict[str, Callable[[], str | None]] = {
         "crontab": lambda: crontab.installed(run),
@@ -113,14 +179,11 @@ def status(ctx: click.Context) -> None:
             disabled = text is not None and "#DISABLED" in text
             alive = alive or (text is not None and not disabled)
             if text:
-                session.out(f"{name}{' (DISABLED: its job was cancelled)' if disabled else ''}: {text}")
-    alive = _chain_status(run) or alive
-    if not alive:
-        session.out(f"nobody checks {run.name}: {session.me(ctx)} cron install")
-    sys.exit(0 if alive else 1)
+                session.out(f"{label}{name}{' (DISABLED: its job was cancelled)' if disabled else ''}: {text}")
+    return _chain_status(run, label) or alive
 
 
-def _chain_status(run: Run) -> bool:
+def _chain_status(run: Run, label: str) -> bool:
     """Tell of the chain; whether it lives."""
     from ops import chain
     from ops.views import words
@@ -135,7 +198,7 @@ def _chain_status(run: Run) -> bool:
     told = ", ".join(f"{link.job} {link.state}" for link in own) or "none of yours"
     told = f"UNKNOWN ({links.reason})" if isinstance(links, Unknown) else told
     last = words.ago(time.time() - found.beat) if found.beat else "never"
-    session.out(f"sbatch: every {found.minutes} minutes; last sign of life {last}; links in the queue: {told}")
+    session.out(f"{label}sbatch: every {found.minutes} minutes; last sign of life {last}; links in the queue: {told}")
     for trouble in troubles:
         session.out(f"  {trouble.severity.name}: {trouble.summary}" + "".join(f"; {e}" for e in trouble.evidence))
     if ended and not troubles:

@@ -104,17 +104,26 @@ def findings(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
 
 
 def beside(seen: Snapshot) -> tuple[Finding, ...]:
-    """What is wrong with what m4ops does by itself for a run: the chain that checks it, what follows a save."""
-    found: tuple[Finding, ...] = ()
-    if (seen.run.dir / OPS_DIR / "cron").is_dir():
-        from ops import chain
-
-        found = chain.look(seen.run, seen.now)
+    """What is wrong with what m4ops does by itself for a run: who checks it, what follows a save."""
+    found = _unwatched(seen.run, seen.now)
     if seen.run.on_save:
         from ops.saves import findings as after_saves
 
         found = (*found, *after_saves.look(seen.run, seen.checkpoints, seen.now))
     return found
+
+
+def _unwatched(run: Run, now: float) -> tuple[Finding, ...]:
+    """What is wrong with who checks the run: its chain of jobs, that of all runs, or cron, where they did."""
+    from ops import state, watch
+
+    found: tuple[Finding, ...] = ()
+    for what in (run, state.everything()):
+        if (what.dir / OPS_DIR / "cron").is_dir():
+            from ops import chain
+
+            found += chain.look(what, now)
+    return found or watch.silent(run, now)
 
 
 def judged(seen: Snapshot, memory: Memory) -> tuple[tuple[Finding, ...], Memory]:

@@ -1,0 +1,66 @@
+"""Is a run checked as often as was meant? A check that cron or Slurm starts says how often it comes, and leaves its time:
+
+the next one tells of the ticks that were missed between them, and whoever looks at the run tells of none coming any more.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ops import state
+from ops.model import Finding, Run, Severity
+
+FILE = "checked.json"
+LATE = 1.75
+"""Periods, and a minute, between two checks after which one was missed: less than two, more than a short queue takes."""
+PATIENCE = 3
+"""Periods, and never less than half an hour, without a check after which none is expected."""
+
+
+def checked(run: Run, now: float, minutes: int) -> tuple[Finding, ...]:
+    """Note that a check that comes every so many minutes looks now; `check-missed` if one before it did not come.
+
+    Raises OpsError when the disk does not take it. Hold the run's lease.
+    """
+    last, _ = _last(run)
+    expect(run, now, minutes)
+    if not last or now - last <= (LATE * minutes + 1) * 60:
+        return ()
+    missed = max(1, round((now - last) / (60 * minutes)) - 1)
+    summary = (
+        f"{missed} check{'s' * (missed > 1)} of this run did not come, between {_clock(last)} and {_clock(now)}: "
+        f"one every {minutes} minutes was meant, and what happened meanwhile is seen only now"
+    )
+    return (Finding("check-missed", Severity.WARNING, summary, actions=("m4ops cron status",)),)
+
+
+def expect(run: Run, now: float, minutes: int) -> None:
+    """From now on a check comes every so many minutes. Raises OpsError when the disk does not take it."""
+    state.keep(run, FILE, {"time": now, "minutes": minutes})
+
+
+def silent(run: Run, now: float) -> tuple[Finding, ...]:
+    """`check-silent` when the checks that were to come regularly have stopped."""
+    last, minutes = _last(run)
+    if not last or now - last <= max(PATIENCE * minutes * 60, 1800):
+        return ()
+    summary = f"nobody checked this run for {(now - last) / 3600:.1f} h; a check every {minutes} minutes was meant"
+    return (Finding("check-silent", Severity.WARNING, summary, actions=("m4ops cron status", "m4ops cron install")),)
+
+
+def forget(run: Run) -> None:
+    """No check is expected any more. Raises OSError."""
+    state.drop(run, FILE)
+
+
+def _last(run: Run) -> tuple[float, int]:
+    """Time and period in minutes of the last check that comes regularly; zeros where there was none."""
+    kept = state.kept(run, FILE)
+    try:
+        return float(kept["time"]), int(kept["minutes"])
+    except (KeyError, TypeError, ValueError):
+        return 0.0, 0
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
