@@ -1,4 +1,4 @@
-"""What m4ops can do to the world: nine kinds of action, each with its `before`, its `after` and its inverse.
+"""What m4ops can do to the world: ten kinds of action, each with its `before`, its `after` and its inverse.
 
 Actions are data. The executor carries them out; nothing here reads or writes. `before` is the safety catch: where the
 world no longer holds it, nothing is touched.
@@ -167,6 +167,29 @@ class Folder:
         return replace(self, make=not self.make)
 
 
+@dataclass(frozen=True)
+class Copy:
+    """Copy a state file to another name, with spans zeroed and numbers set as they are in the source by then.
+
+    `gone`: remove the copy again, if it is still the one that was made.
+    """
+
+    kind: ClassVar[str] = "copy"
+    source: str
+    path: str
+    zero: tuple[Span, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    after: str = ""
+    """Fingerprint of the copy; filled in when it is built."""
+    gone: bool = False
+
+    def describe(self) -> str:
+        return f"remove {self.path}, the copy of {self.source}" if self.gone else f"copy {self.source} → {self.path}"
+
+    def inverse(self) -> Action:
+        return replace(self, gone=not self.gone)
+
+
 _OPPOSITE = {"hold": "release", "release": "hold"}
 
 
@@ -260,9 +283,9 @@ Order = Schedule | Submit
 """What the scheduler is told."""
 Fileless = Order | WaitFor
 """What changes no file of the run."""
-Action = WriteText | SetJson | PatchState | Rewrite | Move | Folder | Schedule | Submit | WaitFor
+Action = WriteText | SetJson | PatchState | Rewrite | Move | Folder | Copy | Schedule | Submit | WaitFor
 KINDS: Mapping[str, type[Any]] = {
-    k.kind: k for k in (WriteText, SetJson, PatchState, Rewrite, Move, Folder, Schedule, Submit, WaitFor)
+    k.kind: k for k in (WriteText, SetJson, PatchState, Rewrite, Move, Folder, Copy, Schedule, Submit, WaitFor)
 }
 
 
@@ -332,7 +355,7 @@ def _edits_state(action: Action) -> bool:
         case WriteText():  # a switch is set while the job runs; no resume reads m4ops's own notes
             return not {action.before, action.after} <= {None, ""} and f"/{OPS_DIR}/" not in action.path
         case _:
-            return isinstance(action, SetJson | PatchState | Move | Folder)
+            return isinstance(action, SetJson | PatchState | Move | Folder | Copy)
 
 
 def _changed_lines(before: str, after: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -26,7 +27,7 @@ def read(folder: Path, checkpoints: tuple[Checkpoint, ...] | Unknown) -> Disk | 
     except OSError as error:
         return Unknown(f"{folder}: {error.strerror}")
     whole = sorted((c for c in checkpoints or () if c.complete and c.saved is not None), key=lambda c: c.step)
-    sizes = [usage(c.path) for c in whole[-MEASURED:]]
+    sizes = [usage(*c.parts) for c in whole[-MEASURED:]]
     return Disk(
         free=about.f_bavail * about.f_frsize,
         inodes=about.f_favail if about.f_files else None,
@@ -37,11 +38,12 @@ def read(folder: Path, checkpoints: tuple[Checkpoint, ...] | Unknown) -> Disk | 
     )
 
 
-def usage(path: Path) -> tuple[int, int]:
-    """Bytes on the disk and inodes of a folder and all below it. What vanishes meanwhile counts as nothing."""
-    if not path.is_dir():
-        return (path.lstat().st_blocks * 512, 1) if path.exists() else (0, 0)
-    size, inodes, todo = 0, 1, [str(path)]
+def usage(*paths: Path) -> tuple[int, int]:
+    """Bytes on the disk and inodes of folders with all below them, and of files. What vanishes meanwhile is nothing."""
+    size, inodes, todo = 0, len(paths), [str(p) for p in paths if not p.is_file()]
+    for path in paths:
+        with suppress(FileNotFoundError):
+            size += path.lstat().st_blocks * 512 if path.is_file() else 0
     while todo:
         try:
             with os.scandir(todo.pop()) as entries:

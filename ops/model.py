@@ -271,6 +271,8 @@ class Checkpoint:
     """Of a layout of single files: all that belong to this step. Empty: `path` is a folder and holds all."""
     signs: tuple[str, ...] = ()
     """What each of `Pointer.signs` must say for a resume to take this one."""
+    copies: tuple[Path, ...] = ()
+    """Under which names a resume must find a copy of `path` to take this one, once later ones are gone."""
 
     pushed: str = ""
     """Where a copy was pushed to, as it was noted then; empty: nowhere, or not looked up."""

@@ -22,6 +22,9 @@ Group = Mapping[str, float]
 """The LR fields of one of the optimizer's parameter groups."""
 COUNTERS = ("last_epoch", "_step_count", "T_cur", "T_i", "last_batch_iteration")
 """Where a scheduler says how far it is."""
+_HELD = re.compile(r"lr_schedulers?(?:\[\d+\])?\.")
+"""How a label begins in a file that holds more than a scheduler: DeepSpeed's, Lightning's."""
+_INNER = re.compile(r"(?:^|\.)_schedulers\[")
 IN_CODE = "LambdaLR or MultiplicativeLR"
 DEEPSPEED = "DeepSpeed's own scheduler"
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -67,6 +70,16 @@ def ahead(state: State, groups: Sequence[Group], steps: int) -> tuple[tuple[floa
     except (KeyError, TypeError, ValueError, ZeroDivisionError, IndexError, OverflowError) as error:
         return Unknown(f"its state is not what {kind(state) or 'such a scheduler'} saves ({error})")
     return tuple(found)
+
+
+def own(label: str) -> str:
+    """A label without what holds the scheduler in its file."""
+    return label[match.end() :] if (match := _HELD.match(label)) else label
+
+
+def inner(label: str) -> bool:
+    """Whether a label is of a scheduler within another."""
+    return _INNER.search(label) is not None
 
 
 def edited(state: State, values: Iterable[tuple[str, float]]) -> dict[str, Any]:

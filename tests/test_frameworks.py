@@ -1,4 +1,4 @@
-"""HF Trainer and Accelerate's automatic naming: the library itself resumes from what m4ops left.
+"""HF Trainer, Accelerate's automatic naming and Lightning: the library itself resumes from what m4ops left.
 
 Each is trained once by a process of its own (tests/framework_trainers.py), 20 steps with a save every five, and copied for each
 test.
@@ -17,7 +17,7 @@ import runs
 from runs import Said, changed, tree
 
 TRAINER = Path(__file__).with_name("framework_trainers.py")
-WANTED = {"hf_trainer": "10", "accelerate": "1"}
+WANTED = {"hf_trainer": "10", "accelerate": "1", "lightning": "10"}
 """What the checkpoint after step 10 is called in each."""
 
 
@@ -102,13 +102,17 @@ def test_what_is_shown_of_it(copied: Training) -> None:
     about = json.loads(copied.done("inspect", WANTED[copied.framework], "--json"))
     assert about["layout"] == copied.framework
     assert 10 in [s["step"] for s in about["steps"]]
-    assert {"optimizer.param_groups[0].lr", "base_lrs[0]"} <= {site["label"] for site in about["lr"]}
+    labels = " ".join(site["label"] for site in about["lr"])
+    assert "param_groups[1].initial_lr" in labels
+    assert "base_lrs[0]" in labels
+    assert "hyper_parameters" not in labels  # Lightning's note of what the module was made with: no resume reads it
     sound = copied.m4ops("verify-checkpoint", "--deep")
     assert (sound.code, sound.out.count("sound")) == (0, 3)
 
 
 def test_a_damaged_file_is_found_and_no_rewind_goes_there(copied: Training) -> None:
-    file = next(copied.dir.rglob(f"*[-_]{WANTED[copied.framework]}/optimizer.*"))
+    patterns = (f"*[-_]{WANTED[copied.framework]}/optimizer.*", f"*step={WANTED[copied.framework]}.ckpt")
+    file = next(path for pattern in patterns for path in copied.dir.rglob(pattern))
     os.truncate(file, file.stat().st_size - 1)
     step = WANTED[copied.framework]
     assert copied.m4ops("verify-checkpoint", step).code == 2
@@ -138,13 +142,15 @@ def test_a_later_checkpoint_cannot_stay_where_the_highest_is_taken(copied: Train
     assert "without --keep-discarded" in refused.err
 
 
+@pytest.mark.parametrize("trained", ["hf_trainer"], indirect=True)
 def test_an_edited_checkpoint_keeps_its_place_in_the_order_of_time(copied: Training) -> None:
     """HF Trainer deletes the folder with the oldest time first: an edit must not make an old checkpoint the newest."""
-    folders = [Path(c["path"]) for c in json.loads(copied.done("checkpoints", "--json"))["checkpoints"]]
+    found = json.loads(copied.done("checkpoints", "--json"))["checkpoints"]
+    folders = [Path(c["path"]) for c in found]
     for age, folder in enumerate(reversed(folders)):
         os.utime(folder, (1e9, 1e9 - 60 * age))
     before = [f.stat().st_mtime_ns for f in folders]
-    first, second = (f.name[11:] for f in folders[:2])
+    first, second = (str(c["step"]) for c in found[:2])
     copied.done("scale-lr", "0.5", "--at", first, "-y")
     copied.done("reset-optimizer", "--at", second, "-y")
     assert [f.stat().st_mtime_ns for f in folders] == before
@@ -161,3 +167,35 @@ def test_what_accelerate_would_take_for_a_checkpoint_goes_with_a_rewind(copied: 
     copied.done("rewind", "--to", "2", "-y")
     assert sorted(os.listdir(saves)) == ["checkpoint_0", "checkpoint_1", "checkpoint_2"]
     assert sorted(os.listdir(copied.dir / "discarded" / "exp_1")) == ["checkpoint_3", "checkpoint_7.bak"]
+
+
+@pytest.mark.parametrize("trained", ["lightning"], indirect=True)
+def test_the_copy_that_lightning_resumes_from_is_taken_back_only_while_it_is_that(copied: Training) -> None:
+    wish = ("rewind", "--to", "10", "--reset-optimizer", "--scale-lr", "0.5", "-y")
+    copied.done(*wish)
+    last, own = copied.dir / "last.ckpt", copied.dir / "epoch=0-step=10.ckpt"
+    assert last.read_bytes() == own.read_bytes()
+    kept = last.read_bytes()
+    shutil.copyfile(copied.dir / "discarded" / "exp_1" / "last.ckpt", last)  # as if the training had saved again
+    refused = copied.m4ops("undo", "-y")
+    assert refused.code == 1
+    assert "another file than the copy" in refused.err
+    last.write_bytes(kept)
+    copied.done("undo", "-y")
+
+
+@pytest.mark.parametrize("trained", ["lightning"], indirect=True)
+def test_under_slurm_lightning_takes_the_highest_hpc_file(copied: Training) -> None:
+    for number, step in ((1, 15), (2, 20)):
+        shutil.copyfile(copied.dir / f"epoch=0-step={step}.ckpt", copied.dir / f"hpc_ckpt_{number}.ckpt")
+    assert "step 20" in copied.done("status")
+    copied.done("rewind", "--to", "10", "-y")
+    assert "step 10" in copied.done("status")
+    copied.done("undo", "-y")
+    copied.done("rewind", "--to", "15", "-y")
+    assert sorted(p.name for p in copied.dir.glob("hpc*")) == ["hpc_ckpt_1.ckpt"]
+    assert (copied.dir / "last.ckpt").read_bytes() == (copied.dir / "hpc_ckpt_1.ckpt").read_bytes()
+    shutil.copyfile(copied.dir / "hpc_ckpt_1.ckpt", copied.dir / "hpc_ckpt_9.ckpt.bak")
+    assert "looks for that hpc_ckpt_K.ckpt" in copied.done("status")
+    copied.done("rewind", "--to", "15", "-y")
+    assert "step 15 · ok" in copied.done("status").replace("a resume starts at ", "")

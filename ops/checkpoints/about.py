@@ -100,7 +100,7 @@ def about(checkpoint: Checkpoint) -> About:
         optimizers=_once(optimizer_kind(s) for f in files.values() for _, s in lr.optimizer_states(f.tree)),
         engine=_engine(shards) or layout.framework,
         world=world(shards) if shards else _processes(state),
-        weights=tuple(_weights(state, files)),
+        weights=tuple(_weights(state, {checkpoint.path: files[checkpoint.path]} if checkpoint.files else files)),
         writers=_once(_writer(f) for f in files.values()),
         sizes=tuple((_name(checkpoint, p), p.stat().st_size) for p in every),
         unread=unread,
@@ -240,9 +240,8 @@ def _once(names: Iterator[str]) -> tuple[str, ...]:
 def _top_schedulers(path: Path, file: TorchFile) -> Iterator[Mapping[Any, Any]]:
     tree = file.tree
     if not lr.holds_scheduler(path.name):
-        tree = tree.get("lr_scheduler") if isinstance(tree, dict) else None
-    if isinstance(tree, dict):
-        yield tree
+        tree = (tree.get("lr_scheduler") or tree.get("lr_schedulers")) if isinstance(tree, dict) else None
+    yield from (s for s in (tree if isinstance(tree, list) else [tree]) if isinstance(s, dict))
 
 
 def _number(file: TorchFile, value: Any) -> int | None:
@@ -310,7 +309,7 @@ def _weights(state: Path, files: Mapping[Path, TorchFile]) -> Iterator[Weights]:
         held = [inner.get(key) for key in MASTERS] if isinstance(inner, dict) else []
         for _, tensor in tensors(held):
             add("master weights with padding", tensor.dtype, tensor.numel)
-        for _, tensor in tensors(tree.get("module")):
+        for _, tensor in tensors(tree.get("module") or tree.get("state_dict")):
             if tensor.numel:
                 add("weights", tensor.dtype, tensor.numel)
             else:

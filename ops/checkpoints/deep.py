@@ -31,6 +31,8 @@ _BLOCK = 1 << 21
 _SECOND = {"float32": 0x80, "bfloat16": 0x80, "float64": 0xF0}
 """Exponent bits in the byte below the highest."""
 _SHOWN = 3
+_NO_STATE = ("callbacks.", "loops.")
+"""What Lightning keeps beside the states: the best score so far begins as an infinity."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,9 @@ def _held(file: TorchFile) -> tuple[dict[str, str], dict[str, str]]:
     names: dict[str, str] = {}
     kinds: dict[str, str] = {}
     for label, tensor in about.tensors(file.tree):
-        names.setdefault(tensor.storage.key, label.lstrip("."))
-        kinds.setdefault(tensor.storage.key, _float(tensor.dtype))
+        label = label.lstrip(".")
+        names.setdefault(tensor.storage.key, label)
+        kinds.setdefault(tensor.storage.key, "" if label.startswith(_NO_STATE) else _float(tensor.dtype))
     return names, kinds
 
 

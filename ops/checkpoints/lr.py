@@ -32,7 +32,7 @@ from ops.checkpoints.torchfile import (
 )
 from ops.checkpoints.torchzip import read_at
 from ops.model import LrSite
-from ops.schedules import COUNTERS, edited
+from ops.schedules import COUNTERS, edited, inner
 
 SCHEDULER_FIELDS = ("base_lrs", "_last_lr", "eta_min", "min_lrs", "max_lrs", "default_min_lr", "_init_lrs")
 PLATEAU_FIELDS = ("eps",)
@@ -41,6 +41,7 @@ GROUP_FIELDS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _SCHEDULER_FILE = re.compile(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin|scheduler\.pt")
 _OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.bin|optimizer\.pt")
 _SHARD = re.compile(r"(?:(?:bf16_|fp16_)?zero_pp_rank_\d+_)?mp_rank_\d+_(?:optim|model)_states\.pt")
+_SCHEDULER_KEYS = ("lr_scheduler", "lr_schedulers")
 _OPTIMIZER_KEYS = ("optimizer", "optimizer_state_dict", "base_optimizer_state")
 Edits = Iterable[tuple[LrSite, float]]
 
@@ -111,8 +112,8 @@ def counters_of(file: TorchFile, name: str) -> tuple[LrSite, ...]:
 
 def scheduler_of(file: TorchFile) -> dict[str, Any] | None:
     """The state of the one scheduler that a file holds, as plain values; None where it holds none, or several."""
-    found = [(label, state) for label, state in schedulers(file.path.name, file.tree) if "_schedulers[" not in label]
-    if len(found) != 1 or found[0][0] not in ("", "lr_scheduler"):
+    found = [(label, state) for label, state in schedulers(file.path.name, file.tree) if not inner(label)]
+    if len(found) != 1 or found[0][0] not in ("", "lr_scheduler", "lr_schedulers[0]"):
         return None
     (label, state) = found[0]
     values = [(s.label.removeprefix(f"{label}."), s.value) for s in sites_of(file, "")]
@@ -201,6 +202,9 @@ def optimizer_states(tree: Any, label: str = "") -> Iterator[tuple[str, dict[Any
     if isinstance(tree.get("param_groups"), list):
         yield label or "optimizer", tree
         return
+    several = tree.get("optimizer_states")
+    for index, one in enumerate(several if isinstance(several, list) else ()):  # Lightning's
+        yield from optimizer_states(one, f"optimizer_states[{index}]")
     for key in _OPTIMIZER_KEYS:
         yield from optimizer_states(tree.get(key), f"{label}.{key}".lstrip("."))
 
@@ -238,7 +242,7 @@ def schedulers(name: str, tree: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
     """Label and state dict of each scheduler in a file of that name, the outer before the inner, each once."""
     todo, seen = [("", tree)], set()
     if not holds_scheduler(name):
-        todo = [("lr_scheduler", tree.get("lr_scheduler") if isinstance(tree, dict) else None)]
+        todo = [(key, tree.get(key)) for key in _SCHEDULER_KEYS] if isinstance(tree, dict) else []
     while todo:
         label, node = todo.pop()
         if not isinstance(node, dict | list | tuple) or id(node) in seen:

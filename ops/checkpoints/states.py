@@ -62,7 +62,7 @@ def _state_file(path: Path, name: str) -> StateFile:
 
 
 def _moments(file: TorchFile) -> tuple[Span, ...] | Unknown:
-    if not file.path.name.startswith("optimizer") and "optim_states" not in file.path.name:
+    if lr.holds_scheduler(file.path.name) or "model_states" in file.path.name:
         return ()
     try:
         return moments.ranges_of(file)
@@ -132,6 +132,24 @@ def copy_rewritten(source: Path, place: Path, zero: Sequence[Span], edits: Seque
             _fill(file.fileno(), span)
         for piece in splices:
             os.pwrite(file.fileno(), piece.new, piece.offset)
+
+
+def copy_as_edited(source: Path, place: Path, zero: Sequence[Span], edits: Sequence[Numbered], small: int) -> None:
+    """Copy a state file that the same plan edits, as it is after that, whether it was edited already or not.
+
+    Up to `small` bytes the copy may be of another length. Raises OpsError if the source is neither.
+    """
+    now = {s.label: s.value for s in numbers_of_file(source)} if edits else {}
+    left = [e for e in edits if now.get(e.label) != as_stored(e.stored, e.after)]
+    if zero:
+        copy_rewritten(source, place, zero, left)
+    elif left and source.stat().st_size <= small:
+        place.write_bytes(rebuilt(source, left))
+    else:
+        shutil.copyfile(source, place)
+        with place.open("r+b") as file:
+            for piece in patch(source, left) if left else ():
+                os.pwrite(file.fileno(), piece.new, piece.offset)
 
 
 def _fill(handle: int, span: Span) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ops import schedules
 from ops.checkpoints import about, layouts, lr, torchfile
 from ops.checkpoints.about import SHARD
 from ops.checkpoints.patch import crc_of_zeros
@@ -201,11 +202,12 @@ def _mixture(checkpoint: Checkpoint, files: Mapping[Path, TorchFile]) -> Iterato
         if (
             not path.name.startswith(("optimizer", "custom_checkpoint", "scheduler"))
             and "optim_states" not in path.name
+            and path.suffix != ".ckpt"
         ):
             continue
         for site in lr.file_sites(path):
             group = site.label.rpartition("[")[2].rstrip("]")
-            if site.label.startswith("_last_lr["):
+            if schedules.own(site.label).startswith("_last_lr["):
                 schedulers[group] = site.value
             elif ".param_groups[" in site.label and site.label.endswith("].lr"):
                 optimizers.setdefault(site.label.rpartition("[")[2].partition("]")[0], site.value)

@@ -226,7 +226,7 @@ def _table(seen: Snapshot, verdicts: tuple[Verdict, ...]) -> str:
 
     rows, sums = [("CHECKPOINT", "FATE", "BYTES", "WHY")], {True: 0, False: 0}
     for verdict in verdicts:
-        path, size = verdict.candidate.path, usage(verdict.candidate.path)[0]
+        path, size = verdict.candidate.path, usage(*verdict.candidate.parts)[0]
         sums[verdict.stays] += size
         why = "; ".join(verdict.reasons) if verdict.stays else _gone(verdict.candidate)
         rows.append((str(path.relative_to(seen.run.dir)), "stays" if verdict.stays else "GOES", words.size(size), why))

@@ -136,7 +136,7 @@ def _ready(stage: Stage, plan: Plan, writer: Writer, fresh: bool) -> dict[int, B
         for index, action in stage:
             if not isinstance(action, act.Fileless):
                 built[index] = files.prepare(action, writer.run_dir, f"{writer.id}-{index}")
-        news = ((i, built[i].new) for i, a in stage if isinstance(a, act.Rewrite))
+        news = ((i, built[i].new) for i, a in stage if isinstance(a, act.Rewrite | act.Copy))
         writer.sealed([(i, states.fingerprint(new)) for i, new in news if new])
     except (OSError, OpsError) as error:
         files.sweep(plan.actions, writer.run_dir)

@@ -58,6 +58,10 @@ def prepare(action: Action, run_dir: Path, name: str) -> Built:
             return Built(old=_kept(action.path, run_dir, name))
         case act.Rewrite():
             return Built(_prepare_rewrite(action, run_dir, name))
+        case act.Copy(gone=True):
+            return Built(old=_kept(action.path, run_dir, name))
+        case act.Copy():
+            return Built(_prepare_copy(action, run_dir, name))
         case act.Folder(make=True):
             return Built(_new_folder(action, run_dir, name))
         case _:
@@ -85,6 +89,10 @@ def _do(action: Action, built: Built) -> None:
             _rewrite(action, _needed(built.new))
         case act.Move():
             _move(action)
+        case act.Copy(gone=True):
+            os.unlink(action.path)
+        case act.Copy():
+            _move(act.Move(str(_needed(built.new)), action.path))
         case act.Folder(make=True):
             os.rename(_needed(built.new), action.path)
         case act.Folder():
@@ -125,6 +133,10 @@ def _take_back(action: Action, built: Built) -> None:
             os.replace(action.aside, action.path)
         case act.Move():
             _move(act.Move(action.target, action.source))
+        case act.Copy(gone=True):
+            os.replace(_needed(built.old), action.path)
+        case act.Copy():
+            os.unlink(action.path)
         case act.Folder(make=True):
             os.rmdir(action.path)
         case act.Folder():
@@ -247,6 +259,16 @@ def _prepare_rewrite(action: act.Rewrite, run_dir: Path, name: str) -> Path:
     place = _place(path, run_dir, name)
     states.copy_rewritten(path, place, action.zero, action.edits)
     _like(place, path)
+    _sync(place)
+    return place
+
+
+def _prepare_copy(action: act.Copy, run_dir: Path, name: str) -> Path:
+    """Of a source that the same plan edits, before or after it did."""
+    source = real(action.source)
+    place = _place(Path(action.path), run_dir, name)
+    states.copy_as_edited(source, place, action.zero, action.edits, SMALL)
+    _like(place, source)
     _sync(place)
     return place
 

@@ -12,7 +12,7 @@ from ops.checkpoints import states
 from ops.errors import BadInput, OpsError
 
 State = Literal["before", "after", "half", "other"]
-Action = act.WriteText | act.SetJson | act.PatchState | act.Rewrite | act.Move | act.Folder
+Action = act.WriteText | act.SetJson | act.PatchState | act.Rewrite | act.Move | act.Folder | act.Copy
 """The actions on files."""
 
 
@@ -37,6 +37,8 @@ def state(action: Action) -> tuple[State, str]:
             return _rewrite_state(action)
         case act.Move():
             return _move_state(action)
+        case act.Copy():
+            return _copy_state(action)
         case act.Folder():
             there = os.path.isdir(action.path)
             return ("after" if there == action.make else "before"), "there" if there else "missing"
@@ -85,6 +87,14 @@ def _rewrite_state(action: act.Rewrite) -> tuple[State, str]:
     if original or rewritten:
         return ("before" if original != action.restore else "after"), found
     return ("half" if main == action.before == aside else "other"), found
+
+
+def _copy_state(action: act.Copy) -> tuple[State, str]:
+    now = states.fingerprint(Path(action.path))
+    made = bool(now) and now == (action.after or now)
+    if now and not made:
+        return "other", f"another file than the copy that was made: {now}"
+    return ("after" if made != action.gone else "before"), f"file {now or 'missing'}"
 
 
 def _move_state(action: act.Move) -> tuple[State, str]:

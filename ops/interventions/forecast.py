@@ -50,7 +50,7 @@ def ahead(
 
 def edited(holder: StateFile, new: Values) -> schedules.State:
     """The scheduler's state with the new numbers."""
-    mine = ((label.removeprefix("lr_scheduler."), value) for (file, label), value in new.items() if file == holder.file)
+    mine = ((schedules.own(label), value) for (file, label), value in new.items() if file == holder.file)
     return schedules.edited(holder.scheduler or {}, mine)
 
 

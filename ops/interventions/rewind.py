@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ops.actions import Action, Folder, Move, WriteText
+from ops.actions import Action, Copy, Folder, Move, PatchState, Rewrite, WriteText
 from ops.errors import BadInput, Refused
 from ops.interventions import evaluations, forecast, optimizer, parking, targets, wandb_run
 from ops.interventions import learning_rate as lr
@@ -44,12 +44,13 @@ class Rewind(Edit):
         self._check()
         target = targets.resumable(snapshot, self._step(snapshot))
         self._refuse_mixing(snapshot, target)
+        changes = self._lr(snapshot, target)
         edits = (
-            *self._lr(snapshot, target),
+            *changes,
             *self._wandb(target),
             *trimmed(snapshot, target.step),
             *(() if self.keep_discarded else moves(snapshot, target.step)),
-            *pointed_at(snapshot, target),
+            *pointed_at(snapshot, target, changes),
         )
         if not edits and not parking.stops(snapshot, self.parking):
             raise Refused(
@@ -131,15 +132,22 @@ class Rewind(Edit):
         return () if self.keep_wandb_run or target.infos is None else wandb_run.emptied(target)
 
 
-def pointed_at(snapshot: Snapshot, target: Checkpoint) -> tuple[Action, ...]:
-    """Every sign of the layout says what makes a resume take the target; nothing where a rule alone decides."""
+def pointed_at(snapshot: Snapshot, target: Checkpoint, changes: tuple[Action, ...]) -> tuple[Action, ...]:
+    """Every sign of the layout says what makes a resume take the target; nothing where a rule alone decides.
+
+    A copy that it asks for has the `changes` of its original.
+    """
     pointer = snapshot.pointer
     if isinstance(pointer, Unknown):
         raise Refused(f"what a resume takes is UNKNOWN: {pointer.reason}", str(snapshot.run.dir))
     if not pointer.problem and pointer.step == target.step:
         return ()
     pairs = zip(pointer.signs, target.signs, strict=True)
-    return tuple(WriteText(str(sign.path), sign.text, says, points=True) for sign, says in pairs if sign.text != says)
+    signs = (WriteText(str(sign.path), sign.text, says, points=True) for sign, says in pairs if sign.text != says)
+    source = str(target.path)
+    own = next((a for a in changes if isinstance(a, PatchState | Rewrite) and a.path == source), None)
+    zero = own.zero if isinstance(own, Rewrite) else ()
+    return (*signs, *(Copy(source, str(path), zero, own.edits if own else ()) for path in target.copies))
 
 
 def moves(snapshot: Snapshot, step: int) -> tuple[Action, ...]:

@@ -47,7 +47,7 @@ class ShiftSchedule(CheckpointEdit):
                 places = schedules.moved(state, self.to_step * _each(state, checkpoint))
             except schedules.Unforeseen as why:
                 raise Refused(f"the schedule cannot be moved: {why}", holder.file) from None
-            known = {s.label.removeprefix("lr_scheduler."): s.label for s in holder.counters}
+            known = {schedules.own(s.label): s.label for s in holder.counters}
             found |= {(holder.file, known[label]): value for label, value in places.items() if label in known}
         return found | rates(states, self.rates(checkpoint) or ())
 
@@ -151,7 +151,7 @@ def rates(states: Sequence[StateFile], wanted: Sequence[float]) -> Values:
 
 
 def _outer(site: LrSite) -> bool:
-    return "_schedulers[" not in site.label
+    return not schedules.inner(site.label)
 
 
 def _holders(checkpoint: Checkpoint) -> list[StateFile]:

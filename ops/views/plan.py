@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from ops.actions import Action, Folder, Move, PatchState, Rewrite, Schedule, SetJson, Submit, WaitFor, WriteText
+from ops.actions import Action, Copy, Folder, Move, PatchState, Rewrite, Schedule, SetJson, Submit, WaitFor, WriteText
 from ops.model import Expectation
 from ops.plan import Cost, Plan
 from ops.views import words
@@ -71,7 +71,7 @@ def _groups(plan: Plan) -> Iterator[tuple[str, list[tuple[int, Action]]]]:
 
 def _heading(action: Action) -> str:
     match action:
-        case WriteText(points=True):
+        case WriteText(points=True) | Copy():
             return "where the next job resumes"
         case Schedule() | Submit() | WaitFor() | WriteText(before="" | None, after="" | None):
             return "jobs and switches"

@@ -15,7 +15,7 @@ from ops.errors import BadInput
 from ops.model import DISCARDED, M4, Checkpoint, Pointer, Run, Unknown
 from ops.model import Layout as Words
 
-NAMES = (M4.name, "hf_trainer", "accelerate")
+NAMES = (M4.name, "hf_trainer", "accelerate", "lightning")
 """m4's signs go first: an m4 run may hold what another layout would claim."""
 
 
@@ -105,4 +105,5 @@ def said(checkpoint: Checkpoint) -> tuple[tuple[str, int], ...]:
 
 def state_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
     """The files from which a resume takes LR, step, optimizer and scheduler. Raises StateError."""
-    return checkpoint.files or named(checkpoint.layout).state_files(checkpoint.path)
+    own = tuple(p for p in checkpoint.files if not p.is_symlink())
+    return own or named(checkpoint.layout).state_files(checkpoint.path)
