@@ -272,7 +272,7 @@ class Checkpoint:
     signs: tuple[str, ...] = ()
     """What each of `Pointer.signs` must say for a resume to take this one."""
     copies: tuple[Path, ...] = ()
-    """Under which names a resume must find a copy of `path` to take this one, once later ones are gone."""
+    """Under which names, free as yet, a resume takes a copy of `path` before all others."""
 
     pushed: str = ""
     """Where a copy was pushed to, as it was noted then; empty: nowhere, or not looked up."""

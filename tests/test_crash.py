@@ -145,6 +145,26 @@ def by_config(run: Run) -> Story:
     return story(run, "reset-optimizer")
 
 
+def by_copy(run: Run) -> Story:
+    """In a Lightning run, whose resume must find a copy of the wanted file."""
+    for step in STEPS[:3]:
+        shutil.rmtree(run.dir / f"opt_step-{step}")
+    run.pointer.unlink()
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.AdamW([weight])
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    for step in range(1, 21):
+        weight.grad = torch.ones(4)
+        optimizer.step()
+        schedule.step()
+        states = {"optimizer_states": [optimizer.state_dict()], "lr_schedulers": [schedule.state_dict()]}
+        if step % 10 == 0:
+            whole = {"pytorch-lightning_version": "2.6.6", "global_step": step, "state_dict": {"w": weight}, **states}
+            torch.save(whole, run.dir / f"epoch=0-step={step}.ckpt")
+    shutil.copyfile(run.dir / "epoch=0-step=20.ckpt", run.dir / "last.ckpt")
+    return story(run, "rewind", "--to", "10", "--scale-lr", "0.5", "--reset-optimizer")
+
+
 @pytest.fixture
 def run(trained: Path) -> Iterator[Run]:
     """A lean copy in memory, where there is room in it: hundreds of copies are made of it."""
@@ -160,11 +180,11 @@ def run(trained: Path) -> Iterator[Run]:
         yield run
 
 
-@pytest.fixture(params=["everything", "in-place", "by-config"])
+@pytest.fixture(params=["everything", "in-place", "by-config", "by-copy"])
 def told(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPatch) -> Story:
     if request.param == "in-place":
         return in_place(run, monkeypatch)
-    return everything(run) if request.param == "everything" else by_config(run)
+    return {"everything": everything, "by-config": by_config, "by-copy": by_copy}[request.param](run)
 
 
 def points(calls: list[str]) -> Iterator[tuple[int, bool]]:

@@ -173,7 +173,7 @@ def test_what_accelerate_would_take_for_a_checkpoint_goes_with_a_rewind(copied: 
 def test_the_copy_that_lightning_resumes_from_is_taken_back_only_while_it_is_that(copied: Training) -> None:
     wish = ("rewind", "--to", "10", "--reset-optimizer", "--scale-lr", "0.5", "-y")
     copied.done(*wish)
-    last, own = copied.dir / "last.ckpt", copied.dir / "epoch=0-step=10.ckpt"
+    last, own = copied.dir / "last-v1.ckpt", copied.dir / "epoch=0-step=10.ckpt"
     assert last.read_bytes() == own.read_bytes()
     kept = last.read_bytes()
     shutil.copyfile(copied.dir / "discarded" / "exp_1" / "last.ckpt", last)  # as if the training had saved again
@@ -194,7 +194,7 @@ def test_under_slurm_lightning_takes_the_highest_hpc_file(copied: Training) -> N
     copied.done("undo", "-y")
     copied.done("rewind", "--to", "15", "-y")
     assert sorted(p.name for p in copied.dir.glob("hpc*")) == ["hpc_ckpt_1.ckpt"]
-    assert (copied.dir / "last.ckpt").read_bytes() == (copied.dir / "hpc_ckpt_1.ckpt").read_bytes()
+    assert (copied.dir / "last-v1.ckpt").read_bytes() == (copied.dir / "hpc_ckpt_1.ckpt").read_bytes()
     shutil.copyfile(copied.dir / "hpc_ckpt_1.ckpt", copied.dir / "hpc_ckpt_9.ckpt.bak")
     assert "looks for that hpc_ckpt_K.ckpt" in copied.done("status")
     copied.done("rewind", "--to", "15", "-y")

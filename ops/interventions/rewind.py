@@ -49,8 +49,9 @@ class Rewind(Edit):
             *changes,
             *self._wandb(target),
             *trimmed(snapshot, target.step),
+            *copies(snapshot, target, changes),
             *(() if self.keep_discarded else moves(snapshot, target.step)),
-            *pointed_at(snapshot, target, changes),
+            *pointed_at(snapshot, target),
         )
         if not edits and not parking.stops(snapshot, self.parking):
             raise Refused(
@@ -132,22 +133,25 @@ class Rewind(Edit):
         return () if self.keep_wandb_run or target.infos is None else wandb_run.emptied(target)
 
 
-def pointed_at(snapshot: Snapshot, target: Checkpoint, changes: tuple[Action, ...]) -> tuple[Action, ...]:
-    """Every sign of the layout says what makes a resume take the target; nothing where a rule alone decides.
-
-    A copy that it asks for has the `changes` of its original.
-    """
+def pointed_at(snapshot: Snapshot, target: Checkpoint) -> tuple[Action, ...]:
+    """Every sign of the layout says what makes a resume take the target; nothing where a rule alone decides."""
     pointer = snapshot.pointer
     if isinstance(pointer, Unknown):
         raise Refused(f"what a resume takes is UNKNOWN: {pointer.reason}", str(snapshot.run.dir))
     if not pointer.problem and pointer.step == target.step:
         return ()
     pairs = zip(pointer.signs, target.signs, strict=True)
-    signs = (WriteText(str(sign.path), sign.text, says, points=True) for sign, says in pairs if sign.text != says)
+    return tuple(WriteText(str(sign.path), sign.text, says, points=True) for sign, says in pairs if sign.text != says)
+
+
+def copies(snapshot: Snapshot, target: Checkpoint, changes: tuple[Action, ...]) -> tuple[Action, ...]:
+    """The copies of the target, with the `changes` of its own file, that a resume takes from then on."""
+    if snapshot.pointer and not snapshot.pointer.problem and snapshot.pointer.step == target.step:
+        return ()
     source = str(target.path)
     own = next((a for a in changes if isinstance(a, PatchState | Rewrite) and a.path == source), None)
     zero = own.zero if isinstance(own, Rewrite) else ()
-    return (*signs, *(Copy(source, str(path), zero, own.edits if own else ()) for path in target.copies))
+    return tuple(Copy(source, str(path), zero, own.edits if own else ()) for path in target.copies)
 
 
 def moves(snapshot: Snapshot, step: int) -> tuple[Action, ...]:

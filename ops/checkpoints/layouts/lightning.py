@@ -120,17 +120,17 @@ def _checkpoint(step: int, own: list[_File], files: list[_File], folder: Path, d
 
 
 def _copies(step: int, files: list[_File], folder: Path) -> Iterator[Path]:
-    """Under which names a copy is looked for first, once all that is of later steps is gone."""
+    """Under which names, free as yet, a copy is what a resume takes at once, and still when later steps are gone."""
     stay = [f for f in files if f.step is not None and f.step <= step]
-    if any(f.hpc is not None for f in files):
+    if used := [f.hpc for f in files if f.hpc is not None]:
         highest = max((f for f in stay if f.hpc is not None), key=lambda f: f.hpc or 0, default=None)
         if highest is None or highest.step != step:
-            yield folder / f"hpc_ckpt_{(highest.hpc or 0) + 1 if highest else 1}.ckpt"
+            yield folder / f"hpc_ckpt_{max(used) + 1}.ckpt"
     if lasts := sorted((f for f in files if f.last), key=lambda f: f.time):
         newest = max((f for f in stay if f.last), key=lambda f: f.time, default=None)
         if newest is None or newest.step != step:
-            taken = {f.path for f in stay}
-            tries = (lasts[-1].path.with_name(f"last{(v and f'-v{v}') or ''}.ckpt") for v in range(len(files) + 1))
+            taken = {f.path for f in files}
+            tries = (lasts[-1].path.with_name(f"last-v{v}.ckpt") for v in range(1, len(files) + 2))
             yield next(path for path in tries if path not in taken)
 
 
