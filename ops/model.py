@@ -250,6 +250,17 @@ class StateFile:
 
 
 @dataclass(frozen=True)
+class Checked:
+    """A look at a checkpoint's files and what they say of one another. `deep`: at every byte."""
+
+    time: float
+    deep: bool = False
+    faults: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """What may be meant."""
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """One checkpoint. `problems` is empty when a resume can take it."""
 
@@ -274,6 +285,8 @@ class Checkpoint:
     copies: tuple[Path, ...] = ()
     """Under which names, free as yet, a resume takes a copy of `path` before all others."""
 
+    checked: Checked | None = None
+    """The newest thorough look at it, where that is remembered and its files are still the same."""
     pushed: str = ""
     """Where a copy was pushed to, as it was noted then; empty: nowhere, or not looked up."""
     stale: tuple[str, ...] = ()

@@ -55,8 +55,10 @@ def inspected(snapshot: Snapshot, steps: frozenset[int]) -> Snapshot:
 
 
 def _with_states(checkpoint: Checkpoint) -> Checkpoint:
-    from ops.checkpoints import states
+    from ops.checkpoints import states, verify
 
+    if checkpoint.complete:
+        checkpoint = replace(checkpoint, problems=verify.told(f for f in verify.faults(checkpoint) if f.sure))
     return replace(checkpoint, states=states.read(checkpoint)) if checkpoint.complete else checkpoint
 
 

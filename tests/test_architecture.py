@@ -27,7 +27,7 @@ ROOMS = {
     "judgement": {"detectors"},
     "intention": {"actions", "plan", "interventions"},
     "effects": {
-        "state", "executor", "lease", "alerts", "store", "work", "crontab", "extract", "tick", "requests", "chain", "scrontab", "saves",
+        "state", "executor", "lease", "alerts", "store", "work", "crontab", "extract", "tick", "checked", "requests", "chain", "scrontab", "saves",
         "watch",
     },
     "edge": {"views", "cli", "demo", "__main__"},

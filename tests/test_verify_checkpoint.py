@@ -97,6 +97,37 @@ def test_what_was_read_is_remembered_until_it_changes(run: Run, monkeypatch: pyt
     assert read[len(first) :] == ["optimizer.bin"]
 
 
+def looks(run: Run) -> dict[int, dict[str, object] | None]:
+    """What `m4ops checkpoints` knows of each: its newest look, or None."""
+    found = json.loads(run.done("checkpoints", "--json").out)["checkpoints"]
+    return {c["step"]: c["checked"] for c in found}
+
+
+def test_checkpoints_looks_at_the_newest_and_remembers_the_others_while_they_are_the_same(run: Run) -> None:
+    first = looks(run)
+    assert [step for step, look in first.items() if look] == [20, 30, 40]
+    assert verdict(run.dir, "10", "--deep") == "OK"
+    known = looks(run)
+    assert [bool(look and look["deep"]) for look in known.values()] == [True, False, False, False]
+    assert looks(run) == known  # nothing was looked at once more
+    assert ", every byte " in run.done("checkpoints").out
+    os.utime(run.state(10, "optimizer.bin"))
+    os.utime(run.state(30, "optimizer.bin"))
+    later = looks(run)
+    assert later[10] is None
+    assert later[20] == known[20] != later[30]
+
+
+def test_a_file_under_another_name_is_refused_and_a_stray_one_explained(run: Run) -> None:
+    shutil.copy(run.state(20, "random_states_0.pkl"), run.state(20, "optimizer.bin"))
+    said = run.m4ops("rewind", "--to", "20", "-y")
+    assert said.code == 1
+    assert "optimizer.bin: was saved as random_states_0.bin: another file's content under this name" in said.err
+    shutil.copy(run.state(30), run.state(30).with_name("custom_checkpoint_0.pkl.orig"))
+    told = run.m4ops("verify-checkpoint", "30").out
+    assert "Accelerate up to 0.20.3 then loads no scheduler, in silence" in " ".join(told.split())
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 def test_what_is_not_finite_is_found_and_nothing_else(dtype: str) -> None:
     kind, by_numpy = getattr(torch, dtype), deep.finite_here()

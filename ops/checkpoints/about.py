@@ -7,7 +7,6 @@ Kinds are told from the fields that each class saves. Source: pytorch `torch/opt
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from struct import unpack
 from typing import Any
 
 from ops import schedules
-from ops.checkpoints import layouts, lr
+from ops.checkpoints import layouts, lr, safetensors
 from ops.checkpoints.pickle_walk import Call, Int
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, TorchFile, extents, opened, read
 from ops.checkpoints.torchzip import data_at, read_at
@@ -26,10 +25,6 @@ from ops.model import Checkpoint, LrSite, Unknown
 SHARD = re.compile(
     r"(?P<prefix>bf16_|fp16_)?(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)_(?P<what>optim|model)_states\.pt"
 )
-_CODES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
-    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
-}  # fmt: skip
 MASTERS = ("fp32_flat_groups", "single_partition_of_fp32_groups")
 _OPTIMIZERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("NAdam", frozenset({"exp_avg", "exp_avg_sq", "mu_product"})),
@@ -51,16 +46,6 @@ class Weights:
     part: str
     dtype: str
     elements: int
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One tensor of a safetensors file, and the bytes where it stands."""
-
-    name: str
-    dtype: str
-    begin: int
-    end: int
 
 
 @dataclass(frozen=True)
@@ -201,35 +186,6 @@ def tensors(tree: Any, label: str = "") -> Iterator[tuple[str, Tensor]]:
             todo += [(f"{label}.{k}" if isinstance(node, dict) else f"{label}[{k}]", v) for k, v in pairs]
 
 
-def slots(path: Path) -> tuple[Slot, ...]:
-    """The tensors of a safetensors file in the order of their bytes, which must follow one another to its very end.
-
-    StateError when they do not. Source: huggingface/safetensors, "Format" of its README.
-    """
-    with opened(path) as fd:
-        start = 8 + int.from_bytes(read_at(fd, 0, 8), "little")
-        end = path.stat().st_size
-        if start > end:
-            raise ValueError("cut off within its header, or no safetensors file")
-        try:
-            header = dict(json.loads(read_at(fd, 8, start - 8)))
-            header.pop("__metadata__", None)
-            found = [
-                Slot(n, _CODES.get(a["dtype"], ""), *(start + int(o) for o in a["data_offsets"]))
-                for n, a in header.items()
-            ]
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"a safetensors header that cannot be read ({error})") from None
-        at = start
-        for slot in sorted(found, key=lambda s: (s.begin, s.end)):
-            if slot.begin != at:
-                raise ValueError(f"tensor {slot.name} does not follow the one before it")
-            at = slot.end
-        if at != end:
-            raise ValueError(f"cut off: {at} bytes by its header, {end} on the disk")
-    return tuple(sorted(found, key=lambda s: (s.begin, s.end)))
-
-
 # -- the parts -------------------------------------------------------------------------------------------
 
 
@@ -297,7 +253,7 @@ def _weights(state: Path, files: Mapping[Path, TorchFile]) -> Iterator[Weights]:
         counts[part, dtype] = counts.get((part, dtype), 0) + elements
 
     for path in sorted(state.glob("model*.safetensors")):
-        for slot in slots(path):
+        for slot in safetensors.read(path):
             add("weights", slot.dtype, (slot.end - slot.begin) // ITEMSIZE.get(slot.dtype, 1))
     for path in sorted(state.glob("pytorch_model*.bin")):
         for _, tensor in tensors(read(path).tree):

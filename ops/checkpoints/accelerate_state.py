@@ -11,7 +11,7 @@ from pathlib import Path
 from ops.checkpoints.folders import file_problems, names, shard_problems
 
 _BELONGS = re.compile(
-    r"custom_checkpoint_\d+\.pkl|random_states_\d+\.pkl|(?:model|pytorch_model)(?:[-_]\d+.*)?\.(?:safetensors|bin)(?:\.index\.json)?"
+    r"custom_checkpoint_(?:0|[1-9]\d*)\.pkl|random_states_\d+\.pkl|(?:model|pytorch_model)(?:[-_]\d+.*)?\.(?:safetensors|bin)(?:\.index\.json)?"
     r"|(?:optimizer|scheduler|sampler|dl_state_dict)(?:_\d+)?\.bin|scaler\.pt|latest|zero_to_(?:fp32|torch)\.py|pytorch_model"
     r"|pytorch_model_fsdp_\d+|optimizer_\d+"
     r"|\.nfs[0-9a-f]+"  # what NFS leaves of a removed file that is still open; no loader takes it
@@ -26,6 +26,25 @@ def strays(state: Path) -> tuple[str, ...]:
     found = sorted(n for n in names(state) if not _BELONGS.fullmatch(n))
     shards = names(state / "pytorch_model") if (state / "pytorch_model").is_dir() else frozenset()
     return tuple(found + [f"pytorch_model/{n}" for n in sorted(shards) if not _SHARD.fullmatch(n)])
+
+
+def effect(name: str) -> str:
+    """What a foreign file of that name does to a resume, by the versions of what loads from its folder.
+
+    Source: accelerate `accelerator.py`, `load_state`: until 0.20.3 every name with `custom_checkpoint` in it counted,
+    and where the count was not that of the registered objects all were skipped with a warning; 0.21 (#1568, #1571)
+    takes `custom_checkpoint_N.pkl` alone, and raises. DeepSpeed `runtime/engine.py`, `utils/zero_to_fp32.py` (globs).
+    """
+    file = name.rpartition("/")[2]
+    if re.fullmatch(r"custom_checkpoint_\d+\.pkl", file):
+        return "Accelerate up to 0.20.3 then loads no scheduler, in silence; from 0.21 on it ends the job"
+    if "custom_checkpoint" in file:
+        return "Accelerate up to 0.20.3 then loads no scheduler, in silence; from 0.21 on it is ignored"
+    if "mp_rank_" in file and file.endswith("_model_states.pt"):
+        return "DeepSpeed takes it for a rank's, and ends the job"
+    if file.endswith("_optim_states.pt"):
+        return "a resume ignores it, zero_to_fp32.py ends with an error"
+    return "no version of Accelerate or DeepSpeed loads it"
 
 
 def has_scheduler(state: Path) -> bool:

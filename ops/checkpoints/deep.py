@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from struct import unpack
 
-from ops.checkpoints import about, torchfile
+from ops.checkpoints import about, safetensors, torchfile
 from ops.checkpoints.patch import crc_joined
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, TorchFile, extents, opened
 from ops.checkpoints.torchzip import Record, data_at
@@ -69,7 +69,9 @@ def size_of(paths: Sequence[Path]) -> int:
 
 def _ranges(path: Path, numbers: bool) -> Iterator[_Range]:
     if path.suffix == ".safetensors":
-        yield from (_Range(s.name, s.begin, s.end - s.begin, _float(s.dtype)) for s in about.slots(path) if numbers)
+        yield from (
+            _Range(s.name, s.begin, s.end - s.begin, _float(s.dtype)) for s in safetensors.read(path) if numbers
+        )
         return
     file = torchfile.read(path)
     names, kinds = _held(file)

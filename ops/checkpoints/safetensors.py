@@ -29,7 +29,7 @@ _LONGEST = 100_000_000
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor and the bytes of its file where it stands."""
+    """One tensor and the bytes of its file where it stands. A dtype that torch does not have goes by the format's name."""
 
     name: str
     dtype: str
@@ -87,7 +87,8 @@ def read(path: Path) -> tuple[Slot, ...]:
         end = path.stat().st_size
     at = 8 + length
     for slot in slots:
-        if slot.begin != at or slot.end - slot.begin != prod(slot.shape) * ITEMSIZE[slot.dtype]:
+        size = prod(slot.shape) * ITEMSIZE.get(slot.dtype, 0)
+        if slot.begin != at or (slot.dtype in ITEMSIZE and slot.end - slot.begin != size):
             raise StateError(f"the header does not fit the data at tensor {slot.name}", str(path))
         at = slot.end
     if at != end:
@@ -102,7 +103,7 @@ def _slots(header: object, start: int) -> Iterable[Slot]:
         if name == "__metadata__":
             continue
         try:
-            dtype, (begin, end) = _DTYPES[about["dtype"]], about["data_offsets"]
+            dtype, (begin, end) = _DTYPES.get(about["dtype"], about["dtype"]), about["data_offsets"]
             shape = tuple(map(int, about["shape"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"tensor {name} has a header m4ops cannot read ({error})") from None

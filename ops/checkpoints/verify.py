@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops import schedules
-from ops.checkpoints import about, layouts, lr, torchfile
+from ops.checkpoints import about, accelerate_state, layouts, lr, safetensors, torchfile
 from ops.checkpoints.about import SHARD
 from ops.checkpoints.patch import crc_of_zeros
 from ops.checkpoints.torchfile import StateError, TorchFile
@@ -41,9 +41,7 @@ def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
     """Everything that is wrong with a checkpoint that a layout found."""
     root, mine = checkpoint.home, state_files(checkpoint)
     found = [Fault("", what) for what in checkpoint.problems]
-    found += [
-        Fault(name, "does not belong here: old Accelerate then loads nothing", False) for name in checkpoint.stray
-    ]
+    found += [Fault(name, f"does not belong here: {accelerate_state.effect(name)}", False) for name in checkpoint.stray]
     files: dict[Path, TorchFile] = {}
     for path in mine:
         wrong = structure(path)
@@ -61,6 +59,11 @@ def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def told(faults: Iterable[Fault]) -> tuple[str, ...]:
+    """The faults as lines, each with its file where it is in one."""
+    return tuple(dict.fromkeys(f"{f.file}: {f.what}" if f.file else f.what for f in faults))
+
+
 def state_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
     """The files that a resume loads, in order of their names; strays are not among them."""
     if checkpoint.files:
@@ -76,7 +79,7 @@ def structure(path: Path) -> tuple[str, ...]:
     if path.suffix != ".safetensors":
         return torchfile.structure_problems(path)
     try:
-        about.slots(path)
+        safetensors.read(path)
     except StateError as error:
         return (error.what,)
     return ()

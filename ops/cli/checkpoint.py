@@ -58,6 +58,7 @@ def verify_checkpoint(ctx: click.Context, words: tuple[str, ...], deep: bool, as
 
     Without STEP: the one a resume takes and the newest three. Exit 0: sound, 1: suspect, 2: damaged, 3: UNKNOWN.
     """
+    from ops import checked as remembered
     from ops.checkpoints import verify
     from ops.views import checkpoint as views
     from ops.views import data
@@ -77,6 +78,9 @@ def verify_checkpoint(ctx: click.Context, words: tuple[str, ...], deep: bool, as
     if deep:
         read = read_all(run, chosen)
         checked = {path: (*faults, *(f for f in read[path] if f not in faults)) for path, faults in checked.items()}
+    looks = {c: checked[c.path] for c in chosen}
+    if problem := remembered.note(run, looks, time.time(), deep):
+        session.say(f"what was seen is not remembered: {problem}")
     if as_json:
         session.out(data.dumps(views.faults_json(checked, deep)))
     else:

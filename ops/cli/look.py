@@ -67,21 +67,21 @@ def _table(ctx: click.Context, as_json: bool, what: str, inspect: bool = False) 
 
 
 NEWEST = 3
-"""Checkpoints whose files' structure is looked at, besides the pointer's."""
+"""Checkpoints that are looked into, besides the pointer's; of the others is told what is remembered."""
 
 
 def _looked_into(seen: Snapshot) -> Snapshot:
     from dataclasses import replace
 
+    from ops import checked
     from ops.checkpoints import layouts
 
     if isinstance(seen.checkpoints, Unknown):
         return seen
-    steps = {c.step for c in seen.checkpoints[-NEWEST:]}
-    pointed = seen.pointer.step if seen.pointer else None
-    return replace(
-        seen, checkpoints=layouts.read(seen.run, frozenset(steps | ({pointed} if pointed is not None else set())))
-    )
+    pointed = {seen.pointer.step} if seen.pointer and seen.pointer.step is not None else set()
+    steps = frozenset(pointed | {c.step for c in seen.checkpoints[-NEWEST:]})
+    found = layouts.read(seen.run, steps)
+    return replace(seen, checkpoints=checked.seen(seen.run, found, steps, seen.now) if found else found)
 
 
 def _with_copies(seen: Snapshot) -> Snapshot:

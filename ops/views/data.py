@@ -124,7 +124,8 @@ def checkpoints_json(snapshot: Snapshot) -> Data:
     - `schema`, `run`, `time`, `user`; `pointer`: as in `m4ops.status/1`
     - `checkpoints`: list of {`step`, `path`, `complete`, `problems`, `stray`: files that do not belong there,
       `markers`, `saved`, `size_bytes` or null, `wandb_id`: empty when the resume makes a new run,
-      `resumed_next`: whether the pointer names it, `pushed`: where a copy was pushed to, or empty,
+      `resumed_next`: whether the pointer names it, `checked`: null, or the newest look at its files
+      while they were as they are ({`time`, `deep`: at every byte, `faults`, `doubts`}), `pushed`: where a copy was pushed to, or empty,
       `stale`: files that are no longer what that copy holds}
     - `discarded`: folders in `discarded/`; `disk`: as in `m4ops.status/1`
     """
@@ -294,12 +295,13 @@ def _summary(found: Sequence[Checkpoint]) -> Data:
 
 
 def _checkpoint(checkpoint: Checkpoint, snapshot: Snapshot) -> Data:
-    pointer = snapshot.pointer
+    pointer, looked = snapshot.pointer, checkpoint.checked
     return {
         "step": checkpoint.step,
         "path": checkpoint.path,
         "complete": checkpoint.complete,
         "problems": list(checkpoint.problems),
+        "checked": looked and {**asdict(looked), "time": words.iso(looked.time)},
         "stray": list(checkpoint.stray),
         "markers": list(checkpoint.markers),
         "pushed": checkpoint.pushed,

@@ -18,15 +18,16 @@ def checkpoints_text(snapshot: Snapshot, color: bool = False, width: int = 100) 
     if isinstance(found, Unknown):
         return f"checkpoints  {paint(unknown(found), 'magenta', color)}"
     found = tuple(sorted(found, key=lambda c: c.step))
-    titles = ("STEP", "STATE", "SAVED", "SIZE", "WANDB RUN", "MARKERS")
+    titles = ("STEP", "STATE", "LOOKED AT", "SAVED", "SIZE", "WANDB RUN", "MARKERS")
     rows = [titles, *(_checkpoint_cells(c, snapshot.now) for c in found)]
-    head, *table = words.table(rows, right=(0, 3))
+    head, *table = words.table(rows, right=(0, 4))
     lines = [paint(head, "bold", color)] if found else [f"no checkpoints in {clean(str(snapshot.run.dir))}"]
     for row, checkpoint in zip(table, found, strict=True):
         lines.append(_checkpoint_row(row, checkpoint, snapshot, color))
         for kind, names in (
             ("missing or damaged", checkpoint.problems),
             ("does not belong here", checkpoint.stray),
+            ("suspect", _doubts(checkpoint)),
             (f"the copy in {clean(checkpoint.pushed)} is stale (m4ops push): changed since", checkpoint.stale),
         ):
             if names:
@@ -96,7 +97,30 @@ def _checkpoint_cells(checkpoint: Checkpoint, now: float) -> tuple[str, ...]:
     size = words.size(checkpoint.size) if checkpoint.size is not None else "UNKNOWN"
     wandb = _wandb(checkpoint.wandb_id)
     state = "complete" if checkpoint.complete else "UNUSABLE"
-    return (str(checkpoint.step), state, saved, size, wandb, clean(" ".join(checkpoint.markers)))
+    return (
+        str(checkpoint.step),
+        state,
+        _looked_at(checkpoint, now),
+        saved,
+        size,
+        wandb,
+        clean(" ".join(checkpoint.markers)),
+    )
+
+
+def _doubts(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What may be meant, besides the strays, which are told already."""
+    doubts = checkpoint.checked.doubts if checkpoint.checked else ()
+    return tuple(d for d in doubts if "does not belong here" not in d)
+
+
+def _looked_at(checkpoint: Checkpoint, now: float) -> str:
+    """When its files were looked at together, and how deep."""
+    known = checkpoint.checked
+    if known is None:
+        return "no"
+    when = "now" if known.time >= now else words.ago(now - known.time)
+    return f"{when}, every byte" if known.deep else when
 
 
 def _wandb(known: str | Unknown | None) -> str:
