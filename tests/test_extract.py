@@ -336,6 +336,28 @@ def test_an_old_plain_checkpoint_too(tmp_path: Path) -> None:
     assert ours.keys() == {"embed", "half", "double"}
 
 
+def test_lightnings_file_gives_the_state_dict_of_its_module(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(7, 3), "head": torch.nn.Linear(3, 7, bias=False)})
+    model["head"].weight = model["embed"].weight
+    state = {f"model.{k}": v for k, v in model.state_dict().items()}
+    optimizer = torch.optim.AdamW(model.parameters()).state_dict()
+    saved = {"epoch": 0, "global_step": 3, "pytorch-lightning_version": "2.6.6", "state_dict": state}
+    torch.save({**saved, "optimizer_states": [optimizer], "lr_schedulers": []}, tmp_path / "last.ckpt")
+    out = tmp_path / "weights"
+    said = runs.m4ops("extract", str(tmp_path / "last.ckpt"), "--out", str(out), "--dtype", "bf16")
+    assert said.code == 0, said.err
+    assert "model.head.weight is left out: it is model.embed.weight" in said.err
+    ours = load_file(out / "model.safetensors")
+    assert ours.keys() == {"model.embed.weight"}
+    assert torch.equal(ours["model.embed.weight"], model["embed"].weight.bfloat16())
+    torch.save(state, tmp_path / "other.ckpt")
+    with pytest.raises(StateError, match="no checkpoint of Lightning"):
+        weights_of(tmp_path / "other.ckpt")
+
+
 def test_weights_kept_in_another_way_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="no weights here"):
         weights_of(tmp_path)

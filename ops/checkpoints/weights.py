@@ -95,7 +95,12 @@ class Weights:
 
 
 def weights_of(checkpoint: Path) -> Weights:
-    """The weights of a checkpoint directory. StateError when they are torn, not all there, or kept in another way."""
+    """The weights of a checkpoint: a folder, or Lightning's file.
+
+    StateError when they are torn, not all there, or kept in another way.
+    """
+    if checkpoint.is_file():
+        return _of_lightning(checkpoint)
     state = checkpoint / "accelerator_state"
     state = state if state.is_dir() else checkpoint
     if any((folder := state / tag).is_dir() for tag in _tags(state)):
@@ -109,7 +114,7 @@ def weights_of(checkpoint: Path) -> Weights:
     raise StateError("no weights here", str(state), "m4ops checkpoints says what is missing")
 
 
-# -- Accelerate without DeepSpeed ------------------------------------------------------------------------
+# -- weights that lie in files of their own --------------------------------------------------------------------
 
 
 def _of_safetensors(files: Sequence[Path]) -> Weights:
@@ -126,16 +131,35 @@ def _of_torch(files: Sequence[Path]) -> Weights:
     tied: list[tuple[str, str]] = []
     for path in files:
         file = _checked(read(path))
-        tree = file.tree
-        tensors = {str(k): v for k, v in tree.items() if isinstance(v, Tensor)} if isinstance(tree, dict) else {}
-        first: dict[tuple[object, ...], str] = {}
-        for name, tensor in tensors.items():
-            same = first.setdefault((tensor.storage.key, tensor.offset, tensor.shape, tensor.stride), name)
-            if same != name:
-                tied.append((name, same))
-        alone = {name: tensors[name] for name in first.values()}
+        alone, aliases = _untied(file.tree if isinstance(file.tree, dict) else {})
+        tied += aliases
         found += [_whole(name, tensor.shape, vector) for (name, tensor), vector in _with_vectors(file, alone)]
     return Weights("torch", tuple(found), tuple(tied))
+
+
+def _of_lightning(path: Path) -> Weights:
+    """The `state_dict` of a LightningModule, under the names it has there (`model.` and so on)."""
+    file = _checked(read(path))
+    tree = file.tree if isinstance(file.tree, dict) else {}
+    if "pytorch-lightning_version" not in tree or not isinstance(tree.get("state_dict"), dict):
+        raise StateError("no checkpoint of Lightning: no `state_dict` beside its version", str(path))
+    alone, tied = _untied(tree["state_dict"])
+    whole = (_whole(name, tensor.shape, vector) for (name, tensor), vector in _with_vectors(file, alone))
+    return Weights("Lightning", tuple(whole), tuple(tied))
+
+
+def _untied(tree: Mapping[Any, Any]) -> tuple[dict[str, Tensor], list[tuple[str, str]]]:
+    """Every tensor of a state dict once, and the other names of those that have several."""
+    own: dict[str, Tensor] = {}
+    tied = []
+    first: dict[tuple[object, ...], str] = {}
+    for name, tensor in ((str(k), v) for k, v in tree.items() if isinstance(v, Tensor)):
+        same = first.setdefault((tensor.storage.key, tensor.offset, tensor.shape, tensor.stride), name)
+        if same == name:
+            own[name] = tensor
+        else:
+            tied.append((name, same))
+    return own, tied
 
 
 # -- DeepSpeed ZeRO --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import click
 from ops.cli import elsewhere, meter, session
 from ops.cli.elsewhere import Where
 from ops.errors import BadInput, Refused
-from ops.model import FINISHED, OPS_DIR, Checkpoint, Snapshot
+from ops.model import FINISHED, M4, OPS_DIR, Checkpoint, Snapshot
 
 if TYPE_CHECKING:
     from ops.extract import Extracted, Job
@@ -51,9 +51,9 @@ def extract(
 ) -> None:
     """Write a checkpoint's weights as safetensors, at the speed of the disk.
 
-    From DeepSpeed ZeRO-1, 2 and 3 and from plain Accelerate, without torch; byte for byte what DeepSpeed's zero_to_fp32
-    --safe_serialization writes. STEP is a step, `latest`, -1, or a checkpoint's folder. Interrupted work goes on where it
-    ended when the same command is given again.
+    From DeepSpeed ZeRO-1, 2 and 3, Accelerate, HF Trainer, Lightning and torch's DCP, without torch; of ZeRO byte for byte
+    what DeepSpeed's zero_to_fp32 --safe_serialization writes. STEP is a step, `latest`, -1, or a checkpoint's folder or
+    file. Interrupted work goes on where it ended when the same command is given again.
     """
     steps, flags = elsewhere.parted(words, where)
     if (out is None) == (not (unwrapped or all_missing)) or bool(steps) == all_missing or (out and len(steps) > 1):
@@ -102,7 +102,7 @@ def _checkpoints(ctx: click.Context, step: str | None) -> tuple[Path, ...]:
     run, _ = session.find(ctx)
     seen = session.look(run)
     if step is not None:
-        return (_finished(_of_step(seen, step).path),)
+        return (_of_step(seen, step).path,)
     found = [c.path for c in seen.checkpoints or () if c.complete and not effect.held(c.path / "unwrapped_model")]
     if not found:
         session.say("nothing is missing: every complete checkpoint has its weights in unwrapped_model/")
@@ -116,13 +116,17 @@ def _of_step(seen: Snapshot, step: str) -> Checkpoint:
     found = next((c for c in targets.known(seen) if c.step == number), None)
     if found is None:
         raise BadInput(f"there is no checkpoint of step {number}", str(seen.run.dir), "m4ops checkpoints")
+    if found.problems and found.layout != M4.name:
+        raise Refused(f"the checkpoint is not whole: {'; '.join(found.problems)}", str(found.path), "m4ops checkpoints")
+    _finished(found.path)
     return found
 
 
 def _finished(path: Path) -> Path:
-    if not path.is_dir():
-        raise BadInput("neither a step nor a checkpoint's folder", str(path), "m4ops checkpoints")
-    if not (path / FINISHED).exists():
+    """A checkpoint's folder, of m4 with its marker; or Lightning's file. Raises BadInput, Refused."""
+    if not path.exists():
+        raise BadInput("neither a step nor a checkpoint", str(path), "m4ops checkpoints")
+    if (path / "accelerator_state").is_dir() and not (path / FINISHED).exists():
         raise Refused(
             f"{FINISHED} is missing: the save is not finished",
             str(path),
