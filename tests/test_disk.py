@@ -57,3 +57,8 @@ def test_status_and_checkpoints_say_when_no_save_fits(run: Run, monkeypatch: pyt
         said = run.m4ops(command).out
         assert "2 more fit" in said
         assert "no room for a save in 20 min, at one every 10 min" in said
+    assert 'm4ops prune --keep "last 2" would free' in said and "(2 checkpoints): 2 more saves" in said
+    (run.dir / "m4ops.toml").write_text('keep = ["last 3"]')
+    assert "(1 checkpoint): 1 more save" in run.m4ops("checkpoints").out
+    run.done("prune", "-y")
+    assert "m4ops prune --empty-trash would free" in run.m4ops("checkpoints").out

@@ -36,7 +36,12 @@ def status(ctx: click.Context, as_json: bool) -> None:
 @click.pass_context
 def checkpoints(ctx: click.Context, as_json: bool) -> None:
     """Every checkpoint: complete or not, age, wandb id, what does not belong."""
-    _table(ctx, as_json, "checkpoints", inspect=True)
+    seen = _table(ctx, as_json, "checkpoints", inspect=True)
+    if not as_json:
+        from ops.cli.prune import help_with
+
+        if said := help_with(seen, session.find(ctx)[1].keep):
+            session.out(f"      {said}")
 
 
 @click.command()
@@ -55,15 +60,17 @@ def history(ctx: click.Context, as_json: bool) -> None:
     _table(ctx, as_json, "history")
 
 
-def _table(ctx: click.Context, as_json: bool, what: str, inspect: bool = False) -> None:
+def _table(ctx: click.Context, as_json: bool, what: str, inspect: bool = False) -> Snapshot:
     from ops.views import data, tables
 
     seen = session.look(session.find(ctx)[0], recent=True)
     if inspect:
         seen = _with_copies(_looked_into(seen))
     if as_json:
-        return session.out(data.dumps(getattr(data, f"{what}_json")(seen)))
-    session.out(getattr(tables, f"{what}_text")(seen, session.color(), session.width()))
+        session.out(data.dumps(getattr(data, f"{what}_json")(seen)))
+    else:
+        session.out(getattr(tables, f"{what}_text")(seen, session.color(), session.width()))
+    return seen
 
 
 NEWEST = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -123,10 +124,15 @@ def _finish_own(run: Run) -> None:
 
 
 def _judged(run: Run, policy: retention.Policy) -> tuple[Snapshot, tuple[Verdict, ...]]:
+    seen = session.look(run, whole_log=True)
+    return seen, _verdicts(seen, policy)
+
+
+def _verdicts(seen: Snapshot, policy: retention.Policy) -> tuple[Verdict, ...]:
     from ops import state
     from ops.interventions import targets
 
-    seen = session.look(run, whole_log=True)
+    run = seen.run
     findings = session.findings(seen, state.load(run)) if policy.incidents else ()
     facts = Seen(
         now=seen.now,
@@ -138,7 +144,50 @@ def _judged(run: Run, policy: retention.Policy) -> tuple[Snapshot, tuple[Verdict
         if policy.evaluated
         else frozenset(),
     )
-    return seen, retention.judge(_candidates(seen), facts, policy)
+    return retention.judge(_candidates(seen), facts, policy)
+
+
+# -- what would help when the disk runs full -------------------------------------------------------------
+
+GENTLEST_FIRST = ("last 20", "last 10", "last 5", "last 3", "last 2")
+"""What is tried where m4ops.toml names no rules."""
+WANTED = 7 * retention.DAY
+"""Seconds for which a prune should make room; also the forecast from which on one is proposed."""
+
+
+def help_with(seen: Snapshot, rules: tuple[str, ...]) -> str:
+    """Which prune makes room, in a line; empty while there is room for a week of saves, or where that is not known.
+
+    It is by the rules of m4ops.toml, else the gentlest that makes room for a week.
+    """
+    from ops.views import words
+
+    disk = seen.disk
+    left = None if isinstance(disk, Unknown) else disk.seconds_left(seen.now)
+    if isinstance(disk, Unknown) or left is None or left > WANTED or not disk.interval:
+        return ""
+    from ops.executor import trash
+
+    if held := usage(trash.folder(seen.run.dir))[0]:
+        return f"m4ops prune --empty-trash would free up to {words.size(held)}, of what was pruned before"
+    said = ""
+    for chosen in [rules] if rules else [(rule,) for rule in GENTLEST_FIRST]:
+        try:
+            going = [v.candidate for v in _verdicts(seen, retention.policy(chosen)) if not v.stays]
+        except (Refused, BadInput) as error:
+            return f"m4ops prune cannot help: {error.what}"
+        sizes = [usage(part) for c in going for part in c.parts]
+        size, files = sum(s for s, _ in sizes), sum(n for _, n in sizes)
+        room = replace(disk, free=disk.free + size, inodes=None if disk.inodes is None else disk.inodes + files)
+        more = (room.saves_left or 0) - (disk.saves_left or 0)
+        flags = "" if rules else "".join(f' --keep "{rule}"' for rule in chosen)
+        said = f"m4ops prune{flags} would free {words.size(size)} ({words.count(len(going), 'checkpoint')}): {words.count(more, 'more save')}"
+        if (room.seconds_left(seen.now) or 0.0) > WANTED:
+            break
+    return said
+
+
+# -- checkpoints and facts -------------------------------------------------------------------------------
 
 
 def _candidates(seen: Snapshot) -> tuple[Candidate, ...]:
