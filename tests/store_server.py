@@ -98,7 +98,7 @@ class Server:
         return [
             weed, "server", f"-dir={self.root}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", *ports,
             f"-s3.config={self.root / 's3.json'}", f"-s3.localSocket={self.root / 's3.sock'}", "-s3.port.iceberg=0",
-            "-s3.port.lance=0", "-volume.max=20", "-volume.preStopSeconds=0", "-master.volumeSizeLimitMB=256",
+            "-s3.port.lance=0", "-volume.max=0", "-volume.preStopSeconds=0", "-master.volumeSizeLimitMB=256",
             "-master.telemetry=false", "-master.resumeState=false",
         ]  # fmt: skip
 

@@ -54,7 +54,7 @@ IMPURE_CALLS = {
 PROCESS_MODULES = {"subprocess", "multiprocessing", "pty"}
 PROCESS_CALLS = {"os.system", "os.popen", "os.fork", "os.posix_spawn", "os.execv", "os.execve", "os.execvp"}
 SLOW_MODULES = {
-    "torch", "deepspeed", "accelerate", "wandb", "submitit", "plotly", "rich", "yaml", "numpy", "jsonlines",
+    "torch", "deepspeed", "accelerate", "boto3", "botocore", "wandb", "submitit", "plotly", "rich", "yaml", "numpy", "jsonlines",
 }  # fmt: skip
 VAGUE_MODULES = {"utils", "helpers", "common", "core"}
 VAGUE_CLASSES = ("Manager", "Handler", "Service")

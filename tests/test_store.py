@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from store_server import BUCKET, Server, Wire, serving
 
 from ops import discovery, lease, store
 from ops.checkpoints import layouts
-from ops.errors import Drift, OpsError, Unreachable
+from ops.errors import Busy, Drift, OpsError, Unreachable
 from ops.model import Checkpoint
-from ops.store import How
+from ops.store import How, manifest
 
-PART = 16 << 20
+PART = 5 << 20
+"""S3's smallest part; the tests use it to have several parts of little data."""
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             patch.delenv(name)
         for name, value in server.env.items():
             patch.setenv(name, value)
+        patch.setattr(manifest, "PART", PART)
         yield server
 
 
@@ -226,13 +229,13 @@ def test_a_full_disk_stops_a_pull_which_goes_on_when_there_is_room(pushed: Run, 
     store.push(run, checkpoint, url(pushed))
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96M", "tmpfs", str(small)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32M", "tmpfs", str(small)], check=True)
     try:
         there = small / "tr_other"
         there.mkdir()
         shutil.copy(pushed.dir / "m4ops.toml", there)
         other, hog = discovery.describe(there)[0], small / "hog"
-        hog.write_bytes(bytes(60 << 20))
+        hog.write_bytes(bytes(20 << 20))
         with pytest.raises(OpsError, match="are to be fetched"):
             store.pull(other, "opt_step-20", url(pushed))
         hog.unlink()
@@ -257,6 +260,13 @@ def test_a_step_is_pushed_by_one_at_a_time_and_others_work_is_left_alone(pushed:
     with lease.acquire(folder / "opt_step-10.lease", "push opt_step-10", 600):
         said = pushed.m4ops("push", "10")
         assert said.code == 1 and "somebody else is at work" in said.err
+    run = discovery.describe(pushed.dir)[0]
+    found = layouts.read(run)
+    assert isinstance(found, tuple)
+    with ThreadPoolExecutor(6) as pool:
+        racing = [pool.submit(store.push, run, found[1], url(pushed)) for _ in range(6)]
+    assert {type(r.exception()) for r in racing} <= {Busy, type(None)}
+    assert len([r for r in racing if r.exception() is None and r.result().sent]) == 1
     (pushed.dir / "opt_step-10" / "started-upload-checkpoint").touch()
     said = pushed.m4ops("push", "10")
     assert said.code == 1 and "began to upload" in said.err
@@ -269,7 +279,7 @@ def test_a_step_is_pushed_by_one_at_a_time_and_others_work_is_left_alone(pushed:
 def test_the_time_limit_ends_a_push_without_a_marker(pushed: Run, server: Server) -> None:
     checkpoint = made_large(pushed, 10)
     before = tree(checkpoint.path)
-    said = pushed.m4ops("push", "10", "--max-bandwidth", "8MB", "--time-limit", "0.01")
+    said = pushed.m4ops("push", "10", "--max-bandwidth", "2MB", "--time-limit", "0.01")
     assert said.code == 3 and "the time limit has come" in said.err and "goes on" in said.err
     assert tree(checkpoint.path) == before
 

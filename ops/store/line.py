@@ -197,6 +197,8 @@ def finished(futures: Sequence[Future[Answer]], alive: Callable[[], None] = lamb
 
 
 def _client(endpoint: str, workers: int) -> Any:
+    if "@" in endpoint:
+        raise BadInput("a store's address holds no credentials", hint="they come from AWS_PROFILE or ~/.aws")
     try:
         import boto3
         from botocore.config import Config

@@ -23,7 +23,8 @@ from ops.store import noted
 from ops.store.line import Gone, How, Line, Place, fetched, finished, place, pool
 from ops.store.manifest import Copied, Manifest, Piece, Tree, b64
 
-LEASE_SECONDS = 900.0
+LEASE_SECONDS = 180.0
+"""After so long a silence (a lost node) another may go on; a sign of life is given every BEAT seconds."""
 FILES = 4
 """Files that are worked on at once."""
 Told = Callable[[int, int], None]
@@ -148,10 +149,14 @@ class _Push:
     def _files(self, tree: Tree) -> tuple[Copied, ...]:
         """Have every file in the store."""
         with self.parts, pool(FILES, self.line) as files:
-            return tuple(finished([files.submit(self._file, piece) for piece in tree.files], self.alive))
+            return tuple(finished([files.submit(self._file, piece) for piece in tree.files], self._beat))
+
+    def _beat(self) -> None:
+        self.alive()
+        self.told(self.done, self.total)
 
     def _unchanged(self, tree: Tree) -> None:
-        if lists.tree(self.path) != tree:
+        if _content(lists.tree(self.path)) != _content(tree):
             raise Drift(
                 "the checkpoint changed while it was pushed; the copy is not finished",
                 str(self.path),
@@ -250,7 +255,8 @@ class _Push:
             self._url(piece),
             lambda: client.list_multipart_uploads(Bucket=key["Bucket"], Prefix=key["Key"]).get("Uploads", []),
         )
-        ours = sorted((u for u in found if u["Key"] == key["Key"]), key=lambda u: str(u["Initiated"]))
+        mine = (u for u in found if u["Key"] == key["Key"] and u.get("ChecksumAlgorithm", "SHA256") == "SHA256")
+        ours = sorted(mine, key=lambda u: str(u["Initiated"]))
         kept = None if fresh or not ours else ours.pop()["UploadId"]
         for each in ours:
             given_up = {**key, "UploadId": each["UploadId"]}
@@ -337,7 +343,7 @@ class _Push:
             self.told(self.done, self.total)
 
 
-# -- reading -----------------------------------------------------------------------------------
+# -- reading and comparing -----------------------------------------------------------------------------------
 
 
 def _read(handle: int, piece: Piece, begin: int, size: int) -> bytes:
@@ -354,3 +360,8 @@ def _holds(there: Mapping[str, Any], data: bytes, digest: bytes) -> bool:
     if there.get("ChecksumSHA256"):
         return bool(there["ChecksumSHA256"] == b64(digest))
     return bool(there["ETag"].strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest())
+
+
+def _content(tree: Tree) -> list[object]:
+    """What must not change while it is pushed: all but what satellites set beside it."""
+    return [[p for p in tree.files if lists.counts(p.name)], tree.links]
