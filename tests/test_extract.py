@@ -38,7 +38,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     saver = Path(__file__).with_name("zero_checkpoints.py")
     env = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(saver), str(root), *SAVED, *TIED], env=env, capture_output=True, text=True, timeout=300
+        [sys.executable, str(saver), str(root), *SAVED, *TIED, "dcp_w3"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return root
@@ -336,6 +340,26 @@ def test_an_old_plain_checkpoint_too(tmp_path: Path) -> None:
     assert ours.keys() == {"embed", "half", "double"}
 
 
+def test_tensors_cut_among_ranks_by_dcp_are_put_together(saved: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    checkpoint = tmp_path / "checkpoint_0"  # as Accelerate saves FSDP's shards
+    shutil.copytree(saved / "dcp_w3" / "sharded", checkpoint / "pytorch_model_fsdp_0")
+    whole = torch.load(saved / "dcp_w3" / "weights.bin", weights_only=True)
+    for place in (checkpoint, checkpoint / "pytorch_model_fsdp_0"):
+        out = tmp_path / f"from-{place.name}"
+        said = runs.m4ops("extract", str(place), "--out", str(out))
+        assert said.code == 0, said.err
+        ours = load_file(out / "model.safetensors")
+        assert ours.keys() == whole.keys()
+        assert all(torch.equal(ours[name], tensor) for name, tensor in whole.items())
+    part = next((checkpoint / "pytorch_model_fsdp_0").glob("*.distcp"))
+    os.truncate(part, part.stat().st_size - 50)
+    with pytest.raises(StateError, match=part.name):
+        weights_of(checkpoint)
+
+
 def test_lightnings_file_gives_the_state_dict_of_its_module(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
@@ -360,10 +384,6 @@ def test_lightnings_file_gives_the_state_dict_of_its_module(tmp_path: Path) -> N
 
 def test_weights_kept_in_another_way_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="no weights here"):
-        weights_of(tmp_path)
-    (tmp_path / "pytorch_model_fsdp_0").mkdir()
-    (tmp_path / "pytorch_model_fsdp_0" / ".metadata").touch()
-    with pytest.raises(StateError, match="FSDP"):
         weights_of(tmp_path)
 
 

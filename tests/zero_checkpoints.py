@@ -2,6 +2,7 @@
 
     python tests/zero_checkpoints.py OUT z3_bf16_w2 z1_tied_w3 …
 
+writes of `dcp_w{ranks}` tensors cut among the ranks by torch's distributed checkpoint, whole in OUT/NAME/weights.bin, and
 makes of each name z{stage}_{kind}_w{ranks} (kinds: bf16, fp32, tied) OUT/NAME/accelerator_state as Accelerate's
 `save_state` does, and beside it fp32/, bf16/ and (of z3_bf16) several/ in safetensors or, for tied weights, weights.bin.
 """
@@ -98,6 +99,29 @@ def train(stage, kind, place):
     engine.destroy()
 
 
+def save_sharded(place):
+    """Tensors cut by rows, by columns, or not at all; one does not lie in the order of its elements."""
+    from torch.distributed import checkpoint
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    whole = {
+        "rows": torch.randn(7, 5),
+        "columns": torch.randn(6, 8, 2),
+        "bias": torch.randn(3),
+        "count": torch.tensor(4),
+    }
+    model = {name: tensor.clone() for name, tensor in whole.items()}
+    model["rows"] = distribute_tensor(whole["rows"], mesh, [Shard(0)])
+    model["columns"] = distribute_tensor(whole["columns"], mesh, [Shard(1)])
+    state = {"model": model, "optimizer": {"exp_avg": torch.ones(3)}, "step": 3}
+    checkpoint.save(state, checkpoint_id=str(place / "sharded"))
+    if torch.distributed.get_rank() == 0:
+        torch.save(whole, place / "weights.bin")
+
+
 def convert(place, kind):
     if kind == "tied":  # the converter cannot write shared tensors as safetensors
         weights = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(str(place / "accelerator_state"))
@@ -111,6 +135,8 @@ def convert(place, kind):
 
 def parsed(name):
     """Stage, kind and ranks."""
+    if name.startswith("dcp_w"):
+        return 0, "dcp", int(name.removeprefix("dcp_w"))
     stage, kind, ranks = re.fullmatch(r"z([123])_(bf16|fp32|tied)_w(\d+)", name).groups()
     return int(stage), kind, int(ranks)
 
@@ -119,6 +145,9 @@ def save(names):
     """What one rank does."""
     for name in names:
         stage, kind, _ = parsed(name)
+        if kind == "dcp":
+            save_sharded(args.out / name)
+            continue
         train(stage, kind, args.out / name)
         torch.distributed.barrier()
         if torch.distributed.get_rank() == 0 and not args.no_reference:

@@ -15,8 +15,9 @@ from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ops.checkpoints import safetensors
+from ops.checkpoints import safetensors, sharded
 from ops.checkpoints.pickle_walk import Call
+from ops.checkpoints.sharded import METADATA
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, TorchFile, extents, read
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -109,8 +110,9 @@ def weights_of(checkpoint: Path) -> Weights:
         return _of_safetensors(found)
     if found := sorted(state.glob("pytorch_model*.bin")):
         return _of_torch(found)
-    if next(state.glob("*/.metadata"), None):
-        raise StateError("weights sharded by FSDP: m4ops cannot extract them yet", str(state))
+    places = (state, *sorted(state.glob("pytorch_model_fsdp*")))
+    if sharded_in := next((f for f in places if (f / METADATA).is_file()), None):
+        return _of_shards(sharded_in)
     raise StateError("no weights here", str(state), "m4ops checkpoints says what is missing")
 
 
@@ -146,6 +148,17 @@ def _of_lightning(path: Path) -> Weights:
     alone, tied = _untied(tree["state_dict"])
     whole = (_whole(name, tensor.shape, vector) for (name, tensor), vector in _with_vectors(file, alone))
     return Weights("Lightning", tuple(whole), tuple(tied))
+
+
+def _of_shards(folder: Path) -> Weights:
+    """Of a distributed checkpoint."""
+    found = [
+        _whole(name, shape, Vector(dtype, tuple(Piece(*run) for run in runs)))
+        for name, dtype, shape, runs in sharded.weights(folder)
+    ]
+    if not found:
+        raise StateError("no weights in this distributed checkpoint", str(folder))
+    return Weights("torch's distributed checkpoint", tuple(found))
 
 
 def _untied(tree: Mapping[Any, Any]) -> tuple[dict[str, Tensor], list[tuple[str, str]]]:
