@@ -63,6 +63,7 @@ $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
 # torch comes first and alone: whatever depends on it then finds it there, and cannot pull in another build of it.
+# Of torchtitan and Megatron the tests need the checkpointer and the scheduler alone, not what trains with them: --no-deps.
 # Sources are built with the pinned tools, not with the newest of the day: hence no build isolation.
 $(VENV)/.torch: constraints.txt | $(BIN)/pip
 	$(PIP) torch setuptools hatchling
@@ -74,4 +75,5 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.test: $(VENV)/.torch pyproject.toml
 	$(PIP) --no-build-isolation --use-pep517 --editable '.[test,deepspeed]'
+	$(PIP) --no-deps torchtitan tyro docstring-parser spmd-types megatron-core
 	@touch $@ $(VENV)/.demo

@@ -60,8 +60,11 @@ class Layout:
     after_rewind: str = ""
     """What the framework asks of the operator then."""
 
+    digits: int = 0
+    """To how many N is filled with zeros."""
+
     def called(self, step: int | None) -> str:
-        return self.pattern.replace("N", str(step))
+        return self.pattern.replace("N", str(step).zfill(self.digits))
 
 
 M4 = Layout("m4", "opt_step-N", POINTER)
@@ -284,6 +287,10 @@ class Checkpoint:
     """What each of `Pointer.signs` must say for a resume to take this one."""
     copies: tuple[Path, ...] = ()
     """Under which names, free as yet, a resume takes a copy of `path` before all others."""
+    lr_note: str = ""
+    """What a change of its LR needs besides."""
+    lr_elsewhere: str = ""
+    """Where a resume takes its LR from, when that is not the checkpoint."""
 
     checked: Checked | None = None
     """The newest thorough look at it, where that is remembered and its files are still the same."""

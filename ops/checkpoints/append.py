@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from struct import pack
 
+from ops.checkpoints import dcp
 from ops.checkpoints.patch import Splice, respliced, with_crc
 from ops.checkpoints.torchfile import StateError, TorchFile, opened
 from ops.checkpoints.torchzip import (
@@ -37,9 +38,9 @@ def appended(file: TorchFile, changes: Iterable[Splice]) -> tuple[Splice, ...]:
     """The bytes to change in place, and what comes after the end: a splice that has no old bytes."""
     changes, directory = tuple(changes), file.directory
     at, end = file.pickle
-    if directory is None:
+    if directory is None or file.many:
         raise StateError(
-            "a number stored in other than 8 bytes, in a large file that is no zip",
+            "a number stored in other than 8 bytes, in a large file that is no zip of its own",
             str(file.path),
             "choose a value that fits (an integer for an integer)",
         )
@@ -63,7 +64,7 @@ def appended(file: TorchFile, changes: Iterable[Splice]) -> tuple[Splice, ...]:
 def undone(path: Path) -> int | None:
     """Where the file ended before its pickle was appended; None for a file that is as it was written."""
     with opened(path) as fd:
-        if read_at(fd, 0, 2) != b"PK":
+        if read_at(fd, 0, 2) != b"PK" or path.suffix == dcp.SUFFIX:
             return None
         records = read_directory(fd).records
         last = records[-1].header_at if len(records) > 1 and records[-1].name.endswith("/data.pkl") else 0

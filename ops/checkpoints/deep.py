@@ -80,9 +80,10 @@ def _ranges(path: Path, numbers: bool) -> Iterator[_Range]:
         for key, (start, end) in extents(file, storages.values()).items() if numbers else ():
             yield _Range(names[key], start, end - start, kinds[key])
         return
+    starts = {start: key for key, (start, _) in file.storages.items()}
     with opened(path) as fd:
         for record in file.directory.records:
-            key = record.name.removeprefix(f"{file.root}/data/")
+            key = starts.get(data_at(fd, record)) or record.name.removeprefix(f"{file.root}/data/")
             dtype = kinds.get(key, "") if numbers and key != record.name and not file.big_endian else ""
             yield _Range(names.get(key, _short(record, file)), data_at(fd, record), record.size, dtype, record.crc)
 

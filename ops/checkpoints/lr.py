@@ -37,8 +37,10 @@ from ops.schedules import COUNTERS, edited, inner
 SCHEDULER_FIELDS = ("base_lrs", "_last_lr", "eta_min", "min_lrs", "max_lrs", "default_min_lr", "_init_lrs")
 PLATEAU_FIELDS = ("eps",)
 """Of a scheduler that follows the loss: the least step of the LR it takes, itself an LR."""
+MEGATRON = "opt_param_scheduler"
+"""Megatron-LM's scheduler in its state."""
 GROUP_FIELDS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
-_SCHEDULER_FILE = re.compile(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin|scheduler\.pt")
+_SCHEDULER_FILE = re.compile(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin|(?:lr_)?scheduler(?:_.*)?\.pt")
 _OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.bin|optimizer\.pt")
 _SHARD = re.compile(r"(?:(?:bf16_|fp16_)?zero_pp_rank_\d+_)?mp_rank_\d+_(?:optim|model)_states\.pt")
 _SCHEDULER_KEYS = ("lr_scheduler", "lr_schedulers")
@@ -112,6 +114,9 @@ def counters_of(file: TorchFile, name: str) -> tuple[LrSite, ...]:
 
 def scheduler_of(file: TorchFile) -> dict[str, Any] | None:
     """The state of the one scheduler that a file holds, as plain values; None where it holds none, or several."""
+    if isinstance(file.tree, dict) and isinstance(state := file.tree.get(MEGATRON), dict):
+        megatron: dict[str, Any] = _plain(state)
+        return megatron
     found = [(label, state) for label, state in schedulers(file.path.name, file.tree) if not inner(label)]
     if len(found) != 1 or found[0][0] not in ("", "lr_scheduler", "lr_schedulers[0]"):
         return None
@@ -197,6 +202,9 @@ def holds_scheduler(name: str) -> bool:
 
 def optimizer_states(tree: Any, label: str = "") -> Iterator[tuple[str, dict[Any, Any]]]:
     """Each optimizer state dict (it has `param_groups`) and its label, also inside DeepSpeed's wrappings."""
+    if isinstance(tree, list):
+        for index, one in enumerate(tree):
+            yield from optimizer_states(one, f"{label}[{index}]")
     if not isinstance(tree, dict):
         return
     if isinstance(tree.get("param_groups"), list):
@@ -226,6 +234,15 @@ def _values(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
     for label, state in schedulers(name, tree):
         for field in SCHEDULER_FIELDS + (PLATEAU_FIELDS if "min_lrs" in state else ()):
             yield from _numbers(f"{label}.{field}".lstrip("."), state.get(field))
+    yield from _megatron(tree)
+
+
+def _megatron(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Megatron-LM's scheduler. Source: NVIDIA/Megatron-LM `megatron/core/optimizer_param_scheduler.py`."""
+    state = tree.get(MEGATRON) if isinstance(tree, dict) else None
+    for field in ("max_lr", "min_lr", "start_lr"):
+        if isinstance(state, dict):
+            yield from _numbers(f"{MEGATRON}.{field}", state.get(field))
 
 
 def _refuse_relative(name: str, group: Mapping[Any, Any]) -> None:

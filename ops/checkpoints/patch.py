@@ -86,6 +86,8 @@ def rebuilt_bytes(file: TorchFile, changes: Iterable[Splice]) -> bytes:
             "choose a value that fits (an integer for an integer)",
         )
     at, end = file.pickle
+    if file.many:
+        return _many(raw, file, tuple(changes))
     inside = [s for s in changes if at <= s.offset < end]
     for splice in (s for s in changes if s not in inside):
         raw = _replaced(raw, splice)
@@ -97,6 +99,15 @@ def rebuilt_bytes(file: TorchFile, changes: Iterable[Splice]) -> bytes:
 
 
 # -- the parts of a rebuilt file -------------------------------------------------------------------------
+
+
+def _many(raw: bytes, file: TorchFile, changes: tuple[Splice, ...]) -> bytes:
+    """A file of many values, each of which stays where it is."""
+    if any(len(s.old) != len(s.new) for s in changes):
+        raise StateError("a number that takes more bytes than there are for it", str(file.path))
+    for splice in with_crc(file, changes):
+        raw = _replaced(raw, splice)
+    return raw
 
 
 def respliced(pickle: bytes, base: int, changes: list[Splice], frames: Iterable[int]) -> bytes:

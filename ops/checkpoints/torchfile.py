@@ -90,18 +90,25 @@ class TorchFile:
     root: str = ""
     big_endian: bool = False
     storages: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Byte range of each storage, where the file is no zip."""
+    """Byte range of each storage, where the file is no zip or is made of many."""
+    many: bool = False
+    """Made of many values, each a zip of its own (`ops.checkpoints.dcp`); there is no one `pickle`."""
 
 
 def read(path: Path, size: int | None = None) -> TorchFile:
     """The tree of a torch file or pickle. StateError when it is torn, compressed, or something else.
 
-    `size`: as if the file, a zip, ended after so many bytes.
+    `size`: as if the file, a zip, ended after so many bytes. A `.distcp` file is read as the one tree that its values make
+    (`ops.checkpoints.dcp`).
     """
+    if path.suffix == ".distcp":
+        from ops.checkpoints import dcp
+
+        return dcp.read(path)
     with opened(path) as fd:
         head = read_at(fd, 0, 2)
         if head == b"PK":
-            return _read_zip(path, fd, size)
+            return read_zip(path, fd, 0, size)
         if head[:1] != b"\x80":
             raise ValueError("neither a torch file nor a pickle of protocol 2 to 5")
         with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as data:
@@ -110,7 +117,7 @@ def read(path: Path, size: int | None = None) -> TorchFile:
 
 def extents(file: TorchFile, storages: Iterable[Storage]) -> dict[str, tuple[int, int]]:
     """Absolute byte range (start, end) of each storage, by its key."""
-    if file.directory is None:
+    if file.storages or file.directory is None:
         return {s.key: file.storages[s.key] for s in storages}
     records = {r.name: r for r in file.directory.records}
     found = {}
@@ -130,6 +137,10 @@ def structure_problems(path: Path) -> tuple[str, ...]:
     Reads a zip's directory and headers, not its data: a truncation is seen, a flipped bit in a tensor is not.
     """
     try:
+        if path.suffix == ".distcp":
+            from ops.checkpoints import dcp
+
+            return shown(dcp.structure_problems(path))
         with opened(path) as fd:
             if read_at(fd, 0, 2) == b"PK":
                 return shown(record_problems(fd, read_directory(fd)))
@@ -151,8 +162,9 @@ def opened(path: Path) -> Iterator[int]:
         raise StateError(str(error), str(path), "m4ops verify-checkpoint: is the save complete?") from error
 
 
-def _read_zip(path: Path, fd: int, size: int | None) -> TorchFile:
-    directory = read_directory(fd, size)
+def read_zip(path: Path, fd: int, start: int = 0, size: int | None = None) -> TorchFile:
+    """The torch file that takes `size` bytes from `start`, or all, of an opened file. Raises ValueError."""
+    directory = read_directory(fd, start, size)
     found = [r for r in directory.records if r.name.endswith("/data.pkl") and r.name.count("/") == 1]
     if len(found) != 1:
         raise ValueError(f"a zip with {len(found)} data.pkl records: no torch file")

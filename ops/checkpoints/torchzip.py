@@ -63,23 +63,27 @@ def read_at(fd: int, at: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def read_directory(fd: int, size: int | None = None) -> Directory:
-    """The central directory; of the first `size` bytes where that is said. ValueError says what is wrong with it."""
-    size = os.fstat(fd).st_size if size is None else size
-    end_at = _end_record(fd, size)
+def read_directory(fd: int, start: int = 0, size: int | None = None) -> Directory:
+    """The central directory of the zip that takes `size` bytes from `start` (all of the file, if none are given).
+
+    Places are those of the file. ValueError says what is wrong with it.
+    """
+    end_at = _end_record(fd, start, os.fstat(fd).st_size if size is None else start + size)
     _, _, _, _, count, length, at, _ = END.unpack(read_at(fd, end_at, END.size))
     end64_at = None
-    locator = read_at(fd, max(end_at - LOCATOR.size, 0), min(end_at, LOCATOR.size))
+    locator_at = max(end_at - LOCATOR.size, start)
+    locator = read_at(fd, locator_at, end_at - locator_at)
     if len(locator) == LOCATOR.size and locator[:4] == b"PK\x06\x07":
-        end64_at = LOCATOR.unpack(locator)[2]
+        end64_at = start + int(LOCATOR.unpack(locator)[2])
         end64 = END64.unpack(read_at(fd, end64_at, END64.size))
         if end64[0] != b"PK\x06\x06":
             raise ValueError("the zip64 end record is not where it is said to be")
         count, length, at = end64[7:]
+    at += start
     stop = end_at if end64_at is None else end64_at
     if at + length != stop:
         raise ValueError(f"the central directory ends at byte {at + length}, its end record is at {stop}")
-    records = sorted(_entries(read_at(fd, at, length), at), key=lambda r: r.header_at)
+    records = sorted(_entries(read_at(fd, at, length), at, start), key=lambda r: r.header_at)
     if len(records) != count:
         raise ValueError(f"the central directory has {len(records)} entries of {count}")
     return Directory(tuple(records), at, at + length, end64_at, end_at)
@@ -115,22 +119,23 @@ def shown(problems: Iterator[str]) -> tuple[str, ...]:
     return tuple(found[:_SHOWN]) + ((f"and {more} more records",) if more > 0 else ())
 
 
-def _end_record(fd: int, size: int) -> int:
-    start = max(size - END.size - _HUGE16, 0)
-    tail = read_at(fd, max(size - END.size, 0), min(size, END.size))
+def _end_record(fd: int, start: int, stop: int) -> int:
+    last = max(stop - END.size, start)
+    tail = read_at(fd, last, stop - last)
     if tail[:4] == b"PK\x05\x06" and tail[-2:] == b"\0\0":
-        return size - END.size
-    tail = read_at(fd, start, size - start)
+        return last
+    begin = max(last - _HUGE16, start)
+    tail = read_at(fd, begin, stop - begin)
     found = tail.rfind(b"PK\x05\x06")
     if found < 0 or found + END.size > len(tail):
         raise ValueError("no zip end record: cut off, or no torch file")
-    stop = start + found + END.size + int(END.unpack_from(tail, found)[-1])
-    if stop != size:
-        raise ValueError(f"the zip ends at byte {stop}, the file at {size}")
-    return start + found
+    end = begin + found + END.size + int(END.unpack_from(tail, found)[-1])
+    if end != stop:
+        raise ValueError(f"the zip ends at byte {end}, the file at {stop}")
+    return begin + found
 
 
-def _entries(directory: bytes, base: int) -> Iterator[Record]:
+def _entries(directory: bytes, base: int, start: int) -> Iterator[Record]:
     at = 0
     while at < len(directory):
         if len(directory) - at < ENTRY.size or directory[at : at + 4] != b"PK\x01\x02":
@@ -143,7 +148,9 @@ def _entries(directory: bytes, base: int) -> Iterator[Record]:
         if _HUGE in (size, packed, header):
             wide = _zip64(directory[extra_at : extra_at + extras])
             size, packed, header = (next(wide, v) if v == _HUGE else v for v in (size, packed, header))
-        yield Record(name, header, base + at, size, crc, method == 0 and packed == size, bool(flags & DESCRIPTOR_FLAG))
+        yield Record(
+            name, start + header, base + at, size, crc, method == 0 and packed == size, bool(flags & DESCRIPTOR_FLAG)
+        )
         at = extra_at + extras + comments
 
 

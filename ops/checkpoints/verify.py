@@ -19,7 +19,7 @@ from ops.checkpoints.patch import crc_of_zeros
 from ops.checkpoints.torchfile import StateError, TorchFile
 from ops.model import Checkpoint, Unknown
 
-_TORCH = (".pt", ".pkl", ".bin", ".pth", ".ckpt")
+_TORCH = (".pt", ".pkl", ".bin", ".pth", ".ckpt", ".distcp")
 _RANDOM = re.compile(r"(?:random_states|rng_state)(?:_(\d+))?\.(?:pkl|pth)")
 _SMALLEST = 64
 """Bytes; a shorter record (a step counter) is the same on every rank."""

@@ -18,7 +18,11 @@ Values = Mapping[tuple[str, str], float]
 
 
 def said(checkpoint: Checkpoint, actions: Sequence[Action]) -> tuple[str, ...]:
-    """The LR of the next steps before and after these actions, a line a parameter group."""
+    """The LR of the next steps before and after these actions, a line a parameter group; what the change needs besides."""
+    return (*_curves(checkpoint, actions), *((checkpoint.lr_note,) if checkpoint.lr_note else ()))
+
+
+def _curves(checkpoint: Checkpoint, actions: Sequence[Action]) -> tuple[str, ...]:
     states, new = targets.states(checkpoint), _values(checkpoint, actions)
     before, after = groups(states, {}), groups(states, new)
     if not new or not before:

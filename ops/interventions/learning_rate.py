@@ -174,6 +174,12 @@ def changed(
     snapshot: Snapshot, checkpoint: Checkpoint, new: Callable[[float], float], group: int | None
 ) -> tuple[Action, ...]:
     """One patch a file of the checkpoint, and one of ds_config where DeepSpeed's own scheduler has its LR there."""
+    if checkpoint.lr_elsewhere:
+        raise Refused(
+            f"the LR of a resume comes from elsewhere: {checkpoint.lr_elsewhere}",
+            str(checkpoint.path),
+            "change it there; a rewind without an LR change works as ever",
+        )
     files = targets.states(checkpoint)
     config: tuple[Action, ...] = ()
     if group is None:

@@ -1,0 +1,153 @@
+"""torch's distributed checkpoints (DCP): `.metadata` says which value lies in which bytes of which `.distcp` file.
+
+Each value, also each number, is a torch file of its own inside its `.distcp` file. Here all that lie in one file are read
+as one tree with one directory of records, so that whatever reads and patches a torch file does the same with them.
+Source: pytorch `torch/distributed/checkpoint/metadata.py`, `filesystem.py`, `_nested_dict.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ops.checkpoints.pickle_walk import Call
+from ops.checkpoints.torchfile import StateError, Storage, Tensor, TorchFile, extents, opened, read_zip
+from ops.checkpoints.torchfile import read as read_torch
+from ops.checkpoints.torchzip import Directory, Record
+
+METADATA = ".metadata"
+"""Written last: a folder without it is no checkpoint."""
+SUFFIX = ".distcp"
+Path_ = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One value: its place in the state dict, and which bytes of which file of the folder hold it."""
+
+    path: Path_
+    file: str
+    at: int
+    size: int
+
+
+def items(folder: Path) -> tuple[Item, ...]:
+    """Every value of the checkpoint in a folder. StateError when its `.metadata` is missing or damaged."""
+    file = folder / METADATA
+    try:
+        info = file.stat()
+    except OSError as error:
+        raise StateError(f"cannot be read: {error.strerror}", str(file)) from error
+    return _items(file, (info.st_ino, info.st_size, info.st_mtime_ns))
+
+
+def state_files(folder: Path) -> tuple[Path, ...]:
+    """The files that the `.metadata` names. StateError when it cannot be read."""
+    return tuple(folder / name for name in sorted({item.file for item in items(folder)}))
+
+
+def problems(folder: Path) -> list[str]:
+    """Values that do not lie whole in the files that the `.metadata` says."""
+    found: list[str] = []
+    for file in state_files(folder):
+        found += structure_problems(file) if file.is_file() else [f"{file.name} is missing"]
+    return found
+
+
+@lru_cache(maxsize=8)
+def _items(file: Path, version: tuple[int, int, int]) -> tuple[Item, ...]:
+    metadata = read_torch(file).tree
+    fields = metadata.state if isinstance(metadata, Call) else None
+    if not isinstance(fields, dict) or not isinstance(fields.get("storage_data"), dict):
+        raise StateError("no metadata of a distributed checkpoint", str(file))
+    paths = fields.get("planner_data") or {}
+    found: list[Item] = []
+    for index, info in fields["storage_data"].items():
+        match index, info:
+            case (
+                Call(state={"fqn": str(name)}),
+                Call(state={"relative_path": str(where), "offset": int(at), "length": int(size)}),
+            ):
+                found.append(Item(_path(name, paths.get(name)), str(where), int(at), int(size)))
+            case _:
+                raise StateError("its storage_data is of a form m4ops does not know", str(file))
+    return tuple(found)
+
+
+def read(path: Path) -> TorchFile:
+    """All values that lie in one `.distcp` file as one tree. StateError when one is damaged."""
+    mine = [item for item in items(path.parent) if item.file == path.name]
+    tree: dict[Any, Any] = {}
+    records: list[Record] = []
+    storages: dict[str, tuple[int, int]] = {}
+    with opened(path) as fd:
+        for number, item in enumerate(sorted(mine, key=lambda item: item.at)):
+            value = read_zip(path, fd, item.at, item.size)
+            records += value.directory.records if value.directory else ()
+            node, kept = _own(value.tree, f"{number}:")
+            storages |= {f"{number}:{key}": place for key, place in extents(value, kept).items()}
+            _put(tree, item.path, node)
+    end = max((item.at + item.size for item in mine), default=0)
+    whole = Directory(tuple(records), end, end, None, end)
+    return TorchFile(path, _lists(tree), (end, end), directory=whole, storages=storages, many=True)
+
+
+def structure_problems(path: Path) -> Iterator[str]:
+    """What is wrong between the `.metadata` and the file: a value that does not lie in it whole."""
+    size = path.stat().st_size
+    for item in items(path.parent):
+        if item.file == path.name and item.at + item.size > size:
+            yield f"{path.name} is cut off: {'.'.join(map(str, item.path))} ends at byte {item.at + item.size}, the file at {size}"
+            return
+
+
+_FLAT = re.compile(r"(?P<what>param_groups|state)\.(?P<name>.+)\.(?P<field>[^.]+)")
+
+
+def _path(name: str, said: Any) -> Path_:
+    """The place of a value. A flattened optimizer state (`param_groups.layers.0.weight.lr`) is taken apart again."""
+    keys = [int(key) if isinstance(key, int) else str(key) for key in said] if said else [name]
+    last = str(keys[-1])
+    prefix, _, rest = last.partition(".")
+    if not said and prefix in ("optimizer", "optim", "model", "lr_scheduler", "train_state"):
+        keys, last = [prefix, rest], rest
+    if match := _FLAT.fullmatch(last):
+        keys[-1:] = [match["what"], match["name"], match["field"]]
+    return tuple(keys)
+
+
+def _put(tree: dict[Any, Any], path: Path_, value: Any) -> None:
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = value
+
+
+def _lists(tree: Any) -> Any:
+    """`param_groups` as the list it was; one that lies in another file is an empty group."""
+    if not isinstance(tree, dict):
+        return tree
+    made = {key: _lists(value) for key, value in tree.items()}
+    groups = made.get("param_groups")
+    if isinstance(groups, dict):
+        numbered = all(isinstance(key, int) for key in groups)
+        many = range(max(groups) + 1) if numbered else list(groups)
+        made["param_groups"] = [groups.get(key, {}) for key in many]
+    return made
+
+
+def _own(value: Any, prefix: str) -> tuple[Any, list[Storage]]:
+    """A value with its storages named apart from those of other values, and those storages as they were named."""
+    match value:
+        case Tensor(storage=Storage() as storage):
+            return replace(value, storage=replace(storage, key=prefix + storage.key)), [storage]
+        case dict():
+            inside = [_own(inner, prefix) for inner in value.values()]
+            return dict(zip(value, (node for node, _ in inside), strict=True)), [s for _, kept in inside for s in kept]
+        case list() | tuple():
+            inside = [_own(inner, prefix) for inner in value]
+            return type(value)(node for node, _ in inside), [s for _, kept in inside for s in kept]
+    return value, []

@@ -1,0 +1,106 @@
+"""torchtitan: `checkpoint/step-N/`, torch's distributed checkpoints (DCP).
+
+A resume takes the highest N whose folder has a `.metadata`. The number is looked for anywhere in a name, so
+`step-300.old` counts as 300, and then `step-300` is loaded, which is not there. Source: pytorch/torchtitan
+`components/checkpointer/dcp.py` (`_find_load_step`; before 2026 `components/checkpoint.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ops.checkpoints import dcp
+from ops.checkpoints.folders import modified, names, numbered, size
+from ops.errors import OpsError
+from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
+
+LAYOUT = Layout("torchtitan", "step-N", "the step-N with the highest N that has a .metadata", "torchtitan")
+NAME = re.compile(r"step-(\d+)")
+FOLDER = "checkpoint"
+"""`checkpoint.folder` of its config, in `dump_folder`."""
+
+
+def mine(folder: Path, found: frozenset[str]) -> bool:
+    """A `step-N` with a `.metadata`, here or in `checkpoint/`."""
+    return _any(folder, found) or (FOLDER in found and _any(folder / FOLDER, names(folder / FOLDER)))
+
+
+def home(run_dir: Path) -> Path:
+    """`checkpoint/`, or the folder itself where the steps lie in it."""
+    return run_dir if _any(run_dir, names(run_dir)) else run_dir / FOLDER
+
+
+def pointer(run: Run) -> Pointer | Unknown:
+    """The highest number, as the framework reads names; a problem when no checkpoint is called as it loads it."""
+    folder = home(run.dir)
+    found = [
+        (int(match[1]), name)
+        for name in names(folder)
+        if (match := NAME.search(name)) and (folder / name / dcp.METADATA).is_file()
+    ]
+    step, name = max(found, default=(None, ""))
+    if step is None:
+        return Pointer("", None, "missing", "highest")
+    there = (folder / f"step-{step}" / dcp.METADATA).is_file()
+    problem = "" if there else f"{name} counts as step-{step}, which is not there"
+    odd = tuple(folder / name for _, name in sorted(found) if not NAME.fullmatch(name))
+    return Pointer(name, step, problem, "highest", obstacles=odd)
+
+
+def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
+    """Every `step-N`, by step."""
+    found = numbered(folder, NAME)
+    if isinstance(found, Unknown):
+        return found
+    return tuple(_checkpoint(step, path, step in inspect) for step, path in found)
+
+
+def state_files(checkpoint: Path) -> tuple[Path, ...]:
+    """The `.distcp` files. Raises StateError."""
+    return dcp.state_files(checkpoint)
+
+
+def said(checkpoint: Path) -> tuple[tuple[str, int], ...]:
+    """Nothing but the name tells the step in plain text."""
+    return ()
+
+
+def _any(folder: Path, found: frozenset[str]) -> bool:
+    return any(NAME.fullmatch(name) and (folder / name / dcp.METADATA).is_file() for name in found)
+
+
+def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
+    return Checkpoint(
+        step=step,
+        path=path,
+        problems=tuple(_problems(path, deep)),
+        saved=modified(path / dcp.METADATA),
+        size=size(path) if deep else None,
+        infos=None,
+        wandb_id=None,
+        layout=LAYOUT.name,
+        lr_elsewhere=_elsewhere(path) if deep else "",
+    )
+
+
+def _elsewhere(path: Path) -> str:
+    """From 0.3 on only the scheduler's step is saved (`components/optimizer/lr_scheduler.py`)."""
+    try:
+        kept = {item.path[1:] for item in dcp.items(path) if item.path[0] == "lr_scheduler"}
+    except OpsError:
+        return ""
+    if kept != {("last_epoch",)}:
+        return ""
+    return "torchtitan saves the scheduler's step alone and computes the LR anew from `optimizer.lr` of its config"
+
+
+def _problems(path: Path, deep: bool) -> list[str]:
+    if not (path / dcp.METADATA).is_file():
+        return [f"{dcp.METADATA} is missing: it is written last, so the save did not end"]
+    if not deep:
+        return []
+    try:
+        return dcp.problems(path)
+    except OpsError as error:
+        return [error.what]
