@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from struct import unpack
 
-from ops.checkpoints import about, safetensors, torchfile
+from ops.checkpoints import about, safetensors, statefile
 from ops.checkpoints.patch import crc_joined
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, TorchFile, extents, opened
 from ops.checkpoints.torchzip import Record, data_at
@@ -73,7 +73,7 @@ def _ranges(path: Path, numbers: bool) -> Iterator[_Range]:
             _Range(s.name, s.begin, s.end - s.begin, _float(s.dtype)) for s in safetensors.read(path) if numbers
         )
         return
-    file = torchfile.read(path)
+    file = statefile.read(path)
     names, kinds = _held(file)
     if file.directory is None:
         storages = {t.storage.key: t.storage for _, t in about.tensors(file.tree)}

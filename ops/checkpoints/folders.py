@@ -72,12 +72,12 @@ def state_problems(checkpoint: Path) -> list[str]:
 
 def file_problems(file: Path) -> tuple[str, ...]:
     """What keeps a state file from being loaded, or makes it dangerous to load: a pickle may call anything."""
-    from ops.checkpoints import torchfile
+    from ops.checkpoints import statefile
     from ops.checkpoints.pickle_walk import Call, Global
 
-    if problems := torchfile.structure_problems(file):
+    if problems := statefile.structure_problems(file):
         return problems
-    tree = torchfile.read(file).tree if file.stat().st_size <= LOOKED_INTO else None
+    tree = statefile.read(file).tree if file.stat().st_size <= LOOKED_INTO else None
     if isinstance(tree, Call) and isinstance(tree.func, Global):
         return (f"no state, but a pickle that calls {tree.func.module}.{tree.func.name} when it is loaded",)
     return ()

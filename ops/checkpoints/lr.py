@@ -20,6 +20,7 @@ from typing import Any
 from ops.checkpoints import append
 from ops.checkpoints.patch import Splice, rebuilt_bytes, with_crc
 from ops.checkpoints.pickle_walk import Call, Float, Int, opcode_end
+from ops.checkpoints.statefile import read
 from ops.checkpoints.torchfile import (
     ITEMSIZE,
     NumpyFloat,
@@ -28,7 +29,6 @@ from ops.checkpoints.torchfile import (
     TorchFile,
     extents,
     opened,
-    read,
 )
 from ops.checkpoints.torchzip import read_at
 from ops.model import LrSite

@@ -14,7 +14,8 @@ from typing import Any
 from ops.checkpoints.lr import Edits, NotSameLength, changes_of, optimizer_states
 from ops.checkpoints.patch import Splice, crc_of_zeros, crc_splices, with_crc
 from ops.checkpoints.pickle_walk import Call, Float, Int
-from ops.checkpoints.torchfile import StateError, Storage, Tensor, TorchFile, extents, opened, read
+from ops.checkpoints.statefile import read
+from ops.checkpoints.torchfile import StateError, Storage, Tensor, TorchFile, extents, opened
 from ops.checkpoints.torchzip import data_at, read_at
 from ops.model import Span
 

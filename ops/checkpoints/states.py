@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ops.checkpoints import lr, moments, torchfile
+from ops.checkpoints import lr, moments, statefile
 from ops.checkpoints.patch import Splice
 from ops.checkpoints.torchfile import TorchFile
 from ops.errors import OpsError
@@ -50,7 +50,7 @@ def read(checkpoint: Checkpoint) -> tuple[StateFile, ...] | Unknown:
 
 
 def _state_file(path: Path, name: str) -> StateFile:
-    file = torchfile.read(path)
+    file = statefile.read(path)
     return StateFile(
         name,
         fingerprint(path),
@@ -86,7 +86,7 @@ def fingerprint(path: Path) -> str:
 
 def numbers_of_file(path: Path) -> tuple[LrSite, ...]:
     """The LR fields and step counters a state file holds now."""
-    file = torchfile.read(path)
+    file = statefile.read(path)
     return (*lr.sites_of(file, path.name), *lr.counters_of(file, path.name))
 
 

@@ -98,13 +98,8 @@ class TorchFile:
 def read(path: Path, size: int | None = None) -> TorchFile:
     """The tree of a torch file or pickle. StateError when it is torn, compressed, or something else.
 
-    `size`: as if the file, a zip, ended after so many bytes. A `.distcp` file is read as the one tree that its values make
-    (`ops.checkpoints.dcp`).
+    `size`: as if the file, a zip, ended after so many bytes.
     """
-    if path.suffix == ".distcp":
-        from ops.checkpoints import dcp
-
-        return dcp.read(path)
     with opened(path) as fd:
         head = read_at(fd, 0, 2)
         if head == b"PK":
@@ -137,10 +132,6 @@ def structure_problems(path: Path) -> tuple[str, ...]:
     Reads a zip's directory and headers, not its data: a truncation is seen, a flipped bit in a tensor is not.
     """
     try:
-        if path.suffix == ".distcp":
-            from ops.checkpoints import dcp
-
-            return shown(dcp.structure_problems(path))
         with opened(path) as fd:
             if read_at(fd, 0, 2) == b"PK":
                 return shown(record_problems(fd, read_directory(fd)))

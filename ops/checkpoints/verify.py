@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops import schedules
-from ops.checkpoints import about, accelerate_state, layouts, lr, safetensors, torchfile
+from ops.checkpoints import about, accelerate_state, layouts, lr, safetensors, statefile
 from ops.checkpoints.about import SHARD
 from ops.checkpoints.patch import crc_of_zeros
 from ops.checkpoints.torchfile import StateError, TorchFile
@@ -48,7 +48,7 @@ def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
         found += [Fault(_name(root, path), what) for what in wrong]
         if not wrong and path.suffix in _TORCH:
             try:
-                files[path] = torchfile.read(path)
+                files[path] = statefile.read(path)
             except StateError as error:
                 found.append(Fault(_name(root, path), error.what))
     found += [f for f in _archive_names(root, files) if f not in found]
@@ -77,7 +77,7 @@ def state_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
 def structure(path: Path) -> tuple[str, ...]:
     """What is wrong with one file's structure. A fraction of a millisecond, whatever its size."""
     if path.suffix != ".safetensors":
-        return torchfile.structure_problems(path)
+        return statefile.structure_problems(path)
     try:
         safetensors.read(path)
     except StateError as error:

@@ -160,11 +160,11 @@ def _files(folder: Path) -> list[_File]:
 
 def _global_step(path: Path) -> tuple[int | None, str]:
     """`global_step` of a file that Lightning wrote, or what is wrong with it."""
-    from ops.checkpoints import torchfile
+    from ops.checkpoints import statefile
     from ops.errors import OpsError
 
     try:
-        tree = torchfile.read(path).tree
+        tree = statefile.read(path).tree
     except OpsError as error:
         return None, error.what
     except OSError as error:

@@ -80,10 +80,10 @@ def state_files(checkpoint: Path) -> tuple[Path, ...]:
 
 def said(checkpoint: Path) -> tuple[tuple[str, int], ...]:
     """The iteration that the states themselves tell."""
-    from ops.checkpoints import torchfile
+    from ops.checkpoints import statefile
 
     file = _main(checkpoint)
-    tree = torchfile.read(file).tree if file.is_file() else None
+    tree = statefile.read(file).tree if file.is_file() else None
     step = tree.get("iteration") if isinstance(tree, dict) else None
     return ((file.relative_to(checkpoint).as_posix(), int(step)),) if isinstance(step, int) else ()
 
@@ -137,9 +137,9 @@ def _problems(path: Path, deep: bool) -> tuple[list[str], Any]:
 
 def _arguments(checkpoint: Path) -> dict[str, Any]:
     """The command line's values, as Megatron keeps them in the state."""
-    from ops.checkpoints import torchfile
+    from ops.checkpoints import statefile
 
-    tree = torchfile.read(_main(checkpoint)).tree
+    tree = statefile.read(_main(checkpoint)).tree
     args = tree.get("args") if isinstance(tree, dict) else None
     return args.state if isinstance(args, Call) and isinstance(args.state, dict) else {}
 
