@@ -2,8 +2,8 @@
 
 A loss is measured against the median of the last accepted ones. It stands out when it lies above by more than the
 run's noise, its tail and a share of the level allow; two such rows running, or three of six, raise `loss-spike`.
-After 20 logged rows, or sooner if the rise goes on, the spike has healed or is a `loss-divergence`. What creeps is
-seen by slower tests: the median of the last 40 rows against earlier such medians, and the level against the lowest
+After 20 logged rows it has healed, or is a `loss-divergence`, unless it is on its way back: that is awaited. What creeps
+is seen by slower tests: the median of the last 40 rows against earlier such medians, and the level against the lowest
 one yet. Outliers enter the statistics clipped or not at all, and a step that goes back (a resume) clears the short
 memory.
 
@@ -34,8 +34,8 @@ CLIMB = 4
 """Rises one after the other that are no noise, young as the run is."""
 WAIT = 20
 """Rows after the alarm by which a spike has healed or is a divergence."""
-RISE = 12
-"""A rise that still goes on after so many rows is no spike."""
+FALL = 0.1
+"""Of the whole rise: what comes down by so much within ten rows is on its way back."""
 SETTLED = 0.05
 """A lasting shift below this share of the level is taken as the new level after `NOISE` rows."""
 RULE = Rule()
@@ -74,6 +74,18 @@ class Episode:
         self.recent = [*self.recent, sample.loss][-SLOW:]
         if height > self.peak:
             self.peak, self.peak_row = height, self.rows
+
+    @property
+    def falls(self) -> bool:
+        """Does it come down, by more than is ordinary?"""
+        if len(self.recent) < 15:
+            return False
+        now, before = median(self.recent[-5:]), median(self.recent[-15:-10])
+        return before - now >= max(FALL * (self.peak - self.level), self.excess)
+
+    def stays(self, rows: int, share: float = 1.0) -> bool:
+        """Is the loss of the last rows still out of the ordinary, and not on its way back?"""
+        return not self.falls and median(self.recent[-rows:]) - self.level > share * self.excess
 
     def healed(self, rows: int, share: float = 0.25) -> bool:
         """Is the loss of the last rows back, but for a share of the rise?"""
@@ -193,8 +205,7 @@ def _decide(memory: Losses, episode: Episode) -> None:
         ):
             memory.slow = None
         return
-    rising = episode.peak_row >= RISE and episode.rows - episode.peak_row <= 2
-    if since >= WAIT or (since >= 3 and rising):
+    if since >= WAIT and episode.stays(10):
         episode.diverged = True
     if _settled(episode):
         memory.fast, memory.level.flags = None, []
@@ -263,7 +274,7 @@ def _follow_slow(memory: Losses, episode: Episode, sample: Sample) -> None:
     settled = _settled(episode)
     waited = episode.rows - episode.alarm >= WAIT
     healed = waited and episode.healed(SLOW // 2 if episode.diverged else 5)
-    episode.diverged = episode.diverged or waited
+    episode.diverged = episode.diverged or (waited and episode.stays(SLOW // 2, 0.5))
     if settled or healed:
         memory.slow = memory.lowest = None
     if settled:
