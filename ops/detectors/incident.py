@@ -22,7 +22,7 @@ REMEMBERED = 50
 SURVIVED = 3
 """Logged rows after which a symptom without a cause was none."""
 MOST = 60
-"""Incidents remembered; a storm drops its oldest."""
+"""Incidents remembered; of a storm, what comes after them is counted with the last."""
 MACHINE = 3
 """The weight from which a cause is of one machine: another machine's is another incident."""
 
@@ -86,7 +86,16 @@ class Incidents:
         if same:
             _fold(same, event, kind)
         elif _opens(kind):
-            self.incidents = [*self.incidents, _incident(event, kind, self.last)][-MOST:]
+            self._open(_incident(event, kind, self.last))
+
+    def _open(self, new: Incident) -> None:
+        """Remember it. Of too many, those that training survived go first; a fresh one never does: it is told of."""
+        if len(self.incidents) >= MOST:
+            self.incidents = [seen for seen in self.incidents if not seen.after]
+        if len(self.incidents) < MOST:
+            self.incidents.append(new)
+        else:
+            self.incidents[-1].fallout += 1
 
 
 def _remembered(kind: Kind) -> int:
