@@ -6,11 +6,15 @@ a silent default.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ops.errors import BadInput
+
+if TYPE_CHECKING:
+    from ops.policy import Policy
 
 FILE = "m4ops.toml"
 
@@ -39,7 +43,24 @@ class Config:
     ds_config: str = ""
     """DeepSpeed's config that the next job will read: the LR of DeepSpeed's own schedulers is changed there."""
     sinks: tuple[str, ...] = ()
-    """Where `m4ops check` sends new findings: `stdout:`, `https://…`, `mailto:…`, `smtp://host:port/…`."""
+    """Where `m4ops check` sends new findings: `stdout:`, `https://…`, `mailto:…`, `smtp://host:port/…`, `wandb:…`,
+    `prometheus:/…`, and with the extra `alerts` what [apprise](https://github.com/caronc/apprise) knows: Slack, Teams,
+    PagerDuty, … ([alerts](docs/alerts.md))."""
+    repeat_after: str = "6h"
+    """When what is CRITICAL or UNKNOWN is told again while nobody acks it: then after twice as long each time, at least
+    once a day; `never`."""
+    escalate_to: tuple[str, ...] = ()
+    """More sinks, for what is CRITICAL or UNKNOWN and was told `escalate_after` ago with nobody acking it."""
+    escalate_after: str = "30m"
+    """See `escalate_to`."""
+    digest_every: str = "never"
+    """Over how long WARNINGs are gathered into one message; `never`: they are told at once."""
+    quiet_hours: str = ""
+    """`22:00-07:00`, or `22:00-07:00 Europe/Paris`: news wait for their end, but what `quiet_passes`."""
+    quiet_passes: tuple[str, ...] = ("CRITICAL", "UNKNOWN")
+    """The severities that are told in quiet hours too; `[]`: none."""
+    messages_per_hour: int = 12
+    """No hour brings more messages than this; what is held back comes together in the next one."""
     keep: tuple[str, ...] = ()
     """What `m4ops prune` keeps: `last 3`, `every 5000`, `best 2 by TASK`, `lowest 2 by TASK`, `around incidents`,
     `until uploaded`, `until evaluated`, `discarded 7 days`."""
@@ -60,6 +81,35 @@ class Config:
     roots: tuple[str, ...] = ()
     """Folders whose sub-folders are runs; for `--run NAME`."""
 
+    def alerts(self, more: tuple[str, ...] = ()) -> Policy:
+        """What it says of alerts, as figures; `more`: further sinks. Raises BadInput naming the key."""
+        from ops import policy
+
+        def read(key: str, meaning: Callable[[str], Any]) -> Any:
+            try:
+                return meaning(getattr(self, key))
+            except BadInput as error:
+                raise BadInput(f"`{key}`: {error.what}", hint=error.hint) from None
+
+        if self.messages_per_hour <= policy.BURST:
+            raise BadInput(f"`messages_per_hour` must be more than {policy.BURST}", hint="messages_per_hour = 12")
+        return policy.Policy(
+            sinks=(*self.sinks, *more),
+            escalate_to=self.escalate_to,
+            escalate_after=read("escalate_after", policy.seconds),
+            repeat_after=read("repeat_after", _or_never),
+            digest_every=read("digest_every", _or_never),
+            quiet=read("quiet_hours", policy.quiet_hours) if self.quiet_hours else None,
+            quiet_passes=read("quiet_passes", lambda names: tuple(map(policy.severity, names))),
+            per_hour=self.messages_per_hour,
+        )
+
+
+def _or_never(text: str) -> float:
+    from ops import policy
+
+    return 0.0 if text == "never" else policy.seconds(text)
+
 
 def load(path: Path) -> Config:
     """Read one configuration file. Raises BadInput, naming file, key and the nearest known key."""
@@ -71,7 +121,12 @@ def load(path: Path) -> Config:
         raise BadInput(f"the configuration cannot be read: {error}", str(path)) from None
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"the configuration is no TOML: {error}", str(path)) from None
-    return Config(**{key: _checked(key, value, path) for key, value in data.items()})
+    config = Config(**{key: _checked(key, value, path) for key, value in data.items()})
+    try:
+        config.alerts()
+    except BadInput as error:
+        raise BadInput(error.what, str(path), error.hint) from None
+    return config
 
 
 def _checked(key: str, value: Any, path: Path) -> Any:
@@ -88,6 +143,10 @@ def _checked(key: str, value: Any, path: Path) -> Any:
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise BadInput(f"`{key}` must be a list of strings", str(path), f'for instance: {key} = ["…"]')
         return tuple(value)
+    if isinstance(known[key], int):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BadInput(f"`{key}` must be a whole number", str(path), f"for instance: {key} = {known[key]}")
+        return value
     if not isinstance(value, str):
         raise BadInput(f"`{key}` must be a string", str(path), f'for instance: {key} = "…"')
     return value

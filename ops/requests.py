@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ops import lease
+from ops import lease, policy
 from ops.config import FILE as CONFIG
 from ops.errors import BadInput, OpsError
 from ops.model import OPS_DIR, Run
@@ -28,7 +28,6 @@ VERBS = ("stop", "hold", "release", "save")
 LONGEST = 7 * 86400.0
 """Seconds a request may wait."""
 _LARGEST = 1 << 16
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 _NAME = re.compile(r"(\d{13}-[0-9a-f]{8})\.json")
 
 
@@ -62,8 +61,7 @@ class Reply:
 
 def duration(text: str) -> float:
     """Seconds of `30m`, `2h`, `1d`. Raises BadInput."""
-    found = re.fullmatch(r"(\d+)([mhd])", text.strip())
-    seconds = int(found[1]) * _UNITS[found[2]] if found else 0.0
+    seconds = policy.seconds(text)
     if not 0 < seconds <= LONGEST:
         raise BadInput(f"`{text}` is no time a request can wait", hint="for instance 30m, 2h or 1d; at most 7d")
     return seconds

@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ops.alerts.episodes import Episode, Message, Pending
+from ops.alerts.words import Episode, Health, Message, News, Pending
 from ops.errors import OpsError
 from ops.model import OPS_DIR, Finding, Run, Severity
 
 if TYPE_CHECKING:
     from ops import lease as leases
 
-VERSION = 1
+VERSION = 2
 FILE = "memory.json"
 
 
@@ -36,6 +36,13 @@ class Memory:
     outbox: tuple[Pending, ...] = ()
     measures: Mapping[str, Any] = field(default_factory=dict)
     """How far the files of the model's statistics were read."""
+    held: tuple[News, ...] = ()
+    """What waits for a digest, for the morning, or for room in the hour."""
+    pace: float = 0.0
+    """See `ops.alerts.gather`."""
+    sinks: tuple[Health, ...] = ()
+    vetted: tuple[str, ...] = ()
+    """The marks of sinks that are known to be ones."""
     problem: str = ""
     """Why it was begun anew though there was something to read. To be told once; it is not saved."""
 
@@ -175,19 +182,37 @@ def _from_json(data: Any) -> Memory:
         cursor=dict(data["cursor"].items()),
         detectors=dict(data["detectors"].items()),
         episodes=tuple(_episode(e) for e in data["episodes"]),
-        outbox=tuple(Pending(_message(p["message"]), tuple(map(str, p["done"]))) for p in data["outbox"]),
+        outbox=tuple(
+            Pending(_message(p["message"]), tuple(map(str, p["done"])), bool(p["escalation"])) for p in data["outbox"]
+        ),
+        held=tuple(map(_news, data["held"])),
+        pace=float(data["pace"]),
+        sinks=tuple(map(_health, data["sinks"])),
+        vetted=tuple(map(str, data["vetted"])),
         measures=dict(data.get("measures", {}).items()),
     )
 
 
 def _episode(data: Any) -> Episode:
-    since, seen, ticks = float(data["since"]), float(data["seen"]), int(data["ticks"])
-    return Episode(_finding(data["finding"]), since, seen, ticks, Severity(data["told"]))
+    since, seen, told_at, again = (float(data[name]) for name in ("since", "seen", "told_at", "again"))
+    told, repeats = Severity(data["told"]), int(data["repeats"])
+    ticks, escalated = int(data["ticks"]), bool(data["escalated"])
+    return Episode(_finding(data["finding"]), since, seen, ticks, told, told_at, again, repeats, escalated)
 
 
 def _message(data: Any) -> Message:
-    event, run, host = (str(data[name]) for name in ("event", "run", "host"))
-    return Message(event, _finding(data["finding"]), float(data["time"]), float(data["since"]), run, host)
+    run, place, host, wandb = (str(data[name]) for name in ("run", "dir", "host", "wandb"))
+    return Message(tuple(map(_news, data["news"])), float(data["time"]), run, place, host, wandb)
+
+
+def _news(data: Any) -> News:
+    time, since, escalated = float(data["time"]), float(data["since"]), bool(data["escalated"])
+    return News(str(data["event"]), _finding(data["finding"]), time, since, escalated)
+
+
+def _health(data: Any) -> Health:
+    mark, sink, reason = (str(data[name]) for name in ("mark", "sink", "reason"))
+    return Health(mark, sink, float(data["since"]), float(data["last"]), int(data["tries"]), reason)
 
 
 def _finding(data: Any) -> Finding:

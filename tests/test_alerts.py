@@ -1,32 +1,21 @@
-"""Alerts: told once, to everybody, whatever fails in between; with real receivers on this machine."""
+"""When people are told: once an episode, again when it presses, together in a storm, and nobody at night. All pure."""
 
-import json
-import os
-import socketserver
-import stat
-import subprocess
-import sys
-import threading
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from email import message_from_bytes, policy
-from email.message import EmailMessage
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from ops import state
-from ops.alerts import sinks
-from ops.alerts.episodes import BLIND_LIMIT, Episode, Message, advance
-from ops.alerts.notify import MOST_PENDING, notify
-from ops.alerts.sinks import Failure, deliver, parse
+from ops.alerts.episodes import BLIND_LIMIT, advance, escalate
+from ops.alerts.gather import compact, gather
+from ops.alerts.text import LISTED, subject, text
+from ops.alerts.words import Ack, Episode, Message, News, Pending, ident
 from ops.errors import BadInput
-from ops.model import Finding, Run, Severity
-from ops.state import Memory
+from ops.model import Finding, Severity
+from ops.policy import BURST, Policy, QuietHours, quiet_hours, seconds
 
 NOW = 1716883872.0
+HOUR = 3600.0
+
 SPIKE = Finding(
     "loss-spike",
     Severity.WARNING,
@@ -125,365 +114,177 @@ def test_a_source_that_stays_unknown_does_not_hide_the_next_trouble() -> None:
     assert told[3] == ["opened loss-spike WARNING"]
 
 
-# ---------------------------------------------------------------- receivers
+# ---------------------------------------------------------------- again, taken, escalated
 
 
-@dataclass
-class Receiver:
-    """Something that listens on this machine and keeps what it gets."""
-
-    address: tuple[str, int]
-    bodies: list[bytes] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
-    answer: int = 200
-
-    @property
-    def port(self) -> int:
-        return self.address[1]
-
-    def texts(self) -> list[str]:
-        """The first line of each JSON body's text."""
-        return [json.loads(body)["text"].split("\n")[0] for body in self.bodies]
-
-    def mails(self) -> list[EmailMessage]:
-        return [message_from_bytes(body, policy=policy.default) for body in self.bodies]  # type: ignore[misc]
+def told_at(hours: Sequence[float], finding: Finding = NAN, acks: Sequence[Ack] = ()) -> dict[float, str]:
+    """At which of these hours an open trouble is told, and as what; with `repeat_after` of six hours."""
+    episodes: tuple[Episode, ...] = ()
+    said = {}
+    for hour in hours:
+        episodes, news = advance(episodes, [finding], NOW + hour * HOUR, acks, 6 * HOUR)
+        if news:
+            said[hour] = news[0].event
+    return said
 
 
-def web_server(receiver: Receiver) -> socketserver.BaseServer:
-    class Page(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if receiver.answer == 200:
-                receiver.bodies.append(body)
-                receiver.headers.append({"path": self.path, **self.headers})
-            self.send_response(receiver.answer, f"as you say {self.path}")
-            self.send_header("Location", "/elsewhere")
-            self.end_headers()
-
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    return ThreadingHTTPServer(receiver.address, Page)
-
-
-def mail_server(receiver: Receiver) -> socketserver.BaseServer:
-    """As much of RFC 5321 as one mail needs; `answer` 550 refuses the recipient."""
-
-    class Dialogue(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            self.say("220 here")
-            while line := self.rfile.readline().strip().upper():
-                if line == b"DATA":
-                    self.say("354 go on")
-                    lines = list(iter(self.rfile.readline, b".\r\n"))
-                    receiver.bodies.append(b"".join(x.removeprefix(b".") for x in lines))
-                    self.say("250 taken")
-                elif line == b"QUIT":
-                    return self.say("221 bye")
-                else:
-                    refused = line.startswith(b"RCPT") and receiver.answer == 550
-                    self.say("550 no such user" if refused else "250 fine")
-            return None
-
-        def say(self, words: str) -> None:
-            self.wfile.write(f"{words}\r\n".encode())
-
-    class Server(socketserver.ThreadingTCPServer):
-        allow_reuse_address = True
-
-    return Server(receiver.address, Dialogue)
-
-
-Open = Callable[..., Receiver]
-
-
-@pytest.fixture
-def listen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """`listen(web_server)` opens a receiver; `listen(web_server, closed)` opens one that was made by `down()`."""
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)
-    opened: list[tuple[socketserver.BaseServer, threading.Thread]] = []
-
-    def begin(kind: Callable[[Receiver], socketserver.BaseServer], receiver: Receiver | None = None) -> Receiver:
-        receiver = receiver or Receiver(("127.0.0.1", 0))
-        server = kind(receiver)
-        receiver.address = ("127.0.0.1", server.server_address[1])  # type: ignore[index]
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        opened.append((server, thread))
-        return receiver
-
-    yield begin
-    for server, thread in opened:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def down() -> Receiver:
-    """A receiver nobody listens at, yet."""
-    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
-        return Receiver(("127.0.0.1", server.server_address[1]))
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    (tmp_path / "tr_190").mkdir()
-    return Run(tmp_path / "tr_190", "tr_190")
-
-
-def tick(run: Run, findings: Sequence[Finding], sinks: Sequence[str], now: float = NOW) -> tuple[Failure, ...]:
-    """What a tick does, with the bookkeeping on disk as between two cron jobs."""
-    with state.lease(run, "tick", 60):
-        memory, failures = notify(run, state.load(run), findings, sinks, now)
-        state.save(run, memory)
-    return failures
-
-
-def message(finding: Finding = SPIKE, event: str = "opened", **more: object) -> Message:
-    return Message(event, finding, NOW, NOW - 7500, "tr_190", "login2", **more)  # type: ignore[arg-type]
-
-
-# ---------------------------------------------------------------- nothing lost, nothing twice
-
-
-def test_first_down_then_up_nothing_is_lost_and_nothing_comes_twice(run: Run, listen: Open) -> None:
-    """Three sinks, of which one always works: it must not hear twice what the others missed."""
-    steady, web, mail = listen(web_server), down(), down()
-    uris = [
-        f"http://127.0.0.1:{web.port}/hook",
-        f"smtp://127.0.0.1:{mail.port}/ops@example.org",
-        f"http://127.0.0.1:{steady.port}/hook",
-    ]
-    assert {f.sink.split(":")[0] for f in tick(run, [SPIKE], uris)} == {"http", "smtp"}
-    assert len(tick(run, [SPIKE, NAN], uris, NOW + 300)) == 4
-    listen(web_server, web)
-    assert [f.sink.split(":")[0] for f in tick(run, [NAN], uris, NOW + 600)] == ["smtp"] * 3
-    listen(mail_server, mail)
-    assert tick(run, [NAN], uris, NOW + 900) == ()
-    assert tick(run, [NAN], uris, NOW + 1200) == ()
-    everything = [
-        f"WARNING tr_190: {SPIKE.summary}",
-        "CRITICAL tr_190: loss is NaN",
-        f"RESOLVED tr_190: {SPIKE.summary}",
-    ]
-    assert steady.texts() == web.texts() == everything
-    assert [mail["Subject"] for mail in mail.mails()] == [f"[m4ops] {text}" for text in everything]
-    assert state.load(run).outbox == ()
-
-
-def test_two_hosts_in_turn_send_one_message(run: Run, listen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    web = listen(web_server)
-    for number in range(6):
-        monkeypatch.setattr("socket.gethostname", lambda n=number: f"login{n % 2}")
-        tick(run, [SPIKE] if number < 4 else [], [f"http://127.0.0.1:{web.port}/"], NOW + number)
-    assert [json.loads(body)["event"] for body in web.bodies] == ["opened", "resolved"]
-    assert json.loads(web.bodies[0])["host"] == "login0"
-
-
-TICK = """
-import sys
-from pathlib import Path
-from ops import state
-from ops.alerts.notify import notify
-from ops.errors import Busy
-from ops.model import Finding, Run, Severity
-
-run = Run(Path(sys.argv[1]), "tr_190")
-print("ready", flush=True)
-sys.stdin.readline()
-for now in range(5):
-    try:
-        with state.lease(run, "tick", 60):
-            memory, failures = notify(run, state.load(run), [Finding("nan", Severity.CRITICAL, "NaN")], sys.argv[2:], now)
-            assert not failures
-            state.save(run, memory)
-    except Busy:
-        pass
-"""
-
-
-def test_many_hosts_at_once_send_one_message(run: Run, listen: Open) -> None:
-    web = listen(web_server)
-    argv = [sys.executable, "-c", TICK, str(run.dir), f"http://127.0.0.1:{web.port}/"]
-    hosts = [subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    for host in hosts:
-        assert host.stdout and host.stdout.readline() == "ready\n"
-    for host in hosts:
-        assert host.stdin
-        host.stdin.write("go\n")
-        host.stdin.flush()
-    for host in hosts:
-        host.communicate(timeout=30)
-    assert [host.returncode for host in hosts] == [0] * 4
-    assert len(web.bodies) == 1
-
-
-def test_a_bad_sink_in_the_list_does_not_silence_the_others(run: Run, listen: Open) -> None:
-    web = listen(web_server)
-    failures = tick(run, [NAN], ["pigeon://coop", f"http://127.0.0.1:{web.port}/"])
-    assert ["unknown kind of sink: pigeon:***" in str(failure) for failure in failures] == [True]
-    assert len(web.bodies) == 1
-
-
-def test_a_corrected_address_gets_what_the_wrong_one_missed(run: Run, listen: Open) -> None:
-    web = listen(web_server)
-    assert len(tick(run, [NAN], [f"http://127.0.0.1:{down().port}/"])) == 1
-    assert tick(run, [NAN], [f"http://127.0.0.1:{web.port}/"]) == ()
-    assert web.texts() == ["CRITICAL tr_190: loss is NaN"]
-
-
-def test_one_refused_message_does_not_block_the_next(run: Run, listen: Open) -> None:
-    web = listen(web_server)
-    web.answer = 400
-    uris = [f"http://127.0.0.1:{web.port}/"]
-    failures = tick(run, [NAN, SPIKE], uris)
-    assert len(failures) == 2 and "it answered 400" in failures[0].reason
-    web.answer = 200
-    assert tick(run, [NAN, SPIKE], uris) == ()
-    assert len(web.bodies) == 2
-
-
-def test_without_a_sink_it_is_printed_for_cron_to_mail(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tick(run, [SPIKE], []) == tick(run, [SPIKE], []) == ()
-    assert capsys.readouterr().out == (
-        f"WARNING tr_190: {SPIKE.summary}\n  {SPIKE.evidence[0]}\n"
-        "  consider: m4ops rewind --to 16000\n  runbook: loss-spikes.md\n"
-    )
-    tick(run, [], [], NOW + 7500)
-    assert capsys.readouterr().out == f"RESOLVED tr_190: {SPIKE.summary}\n  over after 2 h 05 min\n"
-
-
-def test_what_is_given_up_is_told(run: Run) -> None:
-    dead = [f"http://127.0.0.1:{down().port}/"]
-    memory = Memory()
-    for number in range(MOST_PENDING + 5):
-        finding = Finding("node-failure", Severity.CRITICAL, "down", node=f"n{number}")
-        memory = notify(run, Memory(outbox=memory.outbox), [finding], dead, NOW + number)[0]
-    assert len(memory.outbox) == MOST_PENDING
-    _, failures = notify(run, memory, [], dead, NOW + 8 * 86400)
-    assert [f.reason for f in failures if "given up" in f.reason] == [
-        "given up: undelivered for too long"
-    ] * MOST_PENDING
-
-
-# ---------------------------------------------------------------- each sink
-
-
-def test_the_webhook_gets_the_finding_whole(listen: Open) -> None:
-    web = listen(web_server)
-    assert deliver([message()], [f"http://user:p%40ss@127.0.0.1:{web.port}/hook/ä?k=v"]) == ()
-    body = json.loads(web.bodies[0])
-    assert body["text"].startswith(f"WARNING tr_190: {SPIKE.summary}\n")
-    assert {name: body[name] for name in ("kind", "severity", "run", "host", "step", "evidence", "runbook", "actions")} == {
-        "kind": "loss-spike", "severity": "WARNING", "run": "tr_190", "host": "login2", "step": 16250,
-        "evidence": list(SPIKE.evidence), "runbook": "loss-spikes.md", "actions": list(SPIKE.actions),
+def test_what_presses_is_told_again_ever_more_rarely_and_at_least_once_a_day() -> None:
+    assert told_at(range(100)) == {
+        0: "opened", 6: "still", 18: "still", 42: "still", 66: "still", 90: "still"
     }  # fmt: skip
-    assert body["time"] == "2024-05-28T08:11:12+00:00" and body["since"] == "2024-05-28T06:06:12+00:00"
-    assert web.headers[0]["path"] == "/hook/%C3%A4?k=v"
-    assert web.headers[0]["Authorization"] == "Basic dXNlcjpwQHNz"
-    assert web.headers[0]["Content-Type"] == "application/json"
+    assert told_at(range(100), SPIKE) == {0: "opened"}
 
 
-@pytest.mark.parametrize("answer", [301, 302, 307, 404, 500])
-def test_only_a_success_is_a_delivery(listen: Open, answer: int) -> None:
-    web = listen(web_server)
-    web.answer = answer
-    failures = deliver([message()], [f"http://127.0.0.1:{web.port}/"])
-    assert [f"it answered {answer}" in failure.reason for failure in failures] == [True]
+def test_what_somebody_has_taken_is_not_repeated_until_the_ack_ends() -> None:
+    ack = Ack(ident(NAN), "alice", NOW + HOUR, NOW + 9 * HOUR)
+    assert told_at(range(20), acks=[ack]) == {0: "opened", 9: "still"}
 
 
-def test_a_sink_that_says_nothing_is_asked_once_within_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "TIMEOUT", 0.2)
-    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:  # never accepts
-        port = server.server_address[1]
-        for uri in (f"http://127.0.0.1:{port}/", f"smtp://127.0.0.1:{port}/a@b"):
-            failures = deliver([message(), message(NAN)], [uri])
-            assert [failure.reason for failure in failures] == ["no answer within 0.2 s"] * 2
+def test_an_ack_of_an_episode_hides_neither_its_worsening_nor_the_next_one() -> None:
+    ack = Ack(ident(SPIKE), "alice", NOW, NOW + 9 * HOUR)
+    episodes, _ = advance((), [SPIKE], NOW)
+    episodes, news = advance(episodes, [WORSE], NOW + 60, [ack])
+    assert [n.event for n in news] == ["worse"]
+    episodes, news = advance(episodes, [], NOW + 120, [ack])
+    assert [n.event for n in news] == ["resolved"]
+    _, news = advance(episodes, [SPIKE], NOW + 180, [ack])
+    assert [n.event for n in news] == ["opened"]
 
 
-def test_mail_goes_to_the_named_server(listen: Open) -> None:
-    mail = listen(mail_server)
-    assert deliver([message()], [f"smtp://127.0.0.1:{mail.port}/ops@example.org"]) == ()
-    letter = mail.mails()[0]
-    assert (letter["To"], letter["From"]) == ("ops@example.org", "m4ops@login2")
-    assert letter["Subject"] == f"[m4ops] WARNING tr_190: {SPIKE.summary}"
-    assert letter["Message-ID"] == f"<{message().id}@m4ops>"
-    assert letter.get_content().replace("\r\n", "\n") == sinks.text(message())
+def test_an_ack_of_a_kind_hides_what_opens_meanwhile_and_tells_what_is_left() -> None:
+    ack = Ack("nan", "alice", NOW - HOUR, NOW + 2 * HOUR, "known")
+    assert told_at([0, 1, 2, 3], acks=[ack]) == {2: "opened"}
+    episodes, _ = advance((), [NAN, SPIKE], NOW, [ack])
+    _, news = advance(episodes, [], NOW + HOUR, [ack])
+    assert [n.finding.kind for n in news] == ["loss-spike"]
 
 
-def test_a_refused_recipient_is_a_failure(listen: Open) -> None:
-    mail = listen(mail_server)
-    mail.answer = 550
-    failures = deliver([message()], [f"smtp://127.0.0.1:{mail.port}/nobody@example.org"])
-    assert ["no such user" in failure.reason for failure in failures] == [True]
+def escalated(after_minutes: float, finding: Finding, acks: Sequence[Ack] = ()) -> list[str]:
+    episodes, _ = advance((), [finding], NOW)
+    if finding.severity is Severity.UNKNOWN:
+        episodes, _ = advance(episodes, [finding], NOW)
+    episodes, _ = advance(episodes, [finding], NOW + 60 * after_minutes)
+    every = (Severity.CRITICAL, Severity.UNKNOWN)
+    episodes, news = escalate(episodes, NOW + 60 * after_minutes, acks, 1800, every)
+    assert not news or escalate(episodes, NOW + 60 * after_minutes + 300, acks, 1800, every)[1] == ()
+    return [n.event for n in news]
 
 
-def fake_sendmail(folder: Path, status: int) -> Path:
-    program = folder / "sendmail"
-    program.write_text(f'#!/bin/sh\necho "$@" >"$0.args"\ncat >"$0.mail"\necho trouble >&2\nexit {status}\n')
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return program
+def test_what_nobody_takes_is_escalated_once() -> None:
+    assert escalated(31, NAN) == escalated(31, BLIND) == ["escalated"]
+    assert escalated(29, NAN) == escalated(31, SPIKE) == []
+    assert escalated(31, NAN, [Ack(ident(NAN), "bob", NOW + 60, NOW + 9 * HOUR)]) == []
 
 
-def test_mail_goes_through_the_local_sendmail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = fake_sendmail(tmp_path, 0)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    strange = Finding("nan", Severity.CRITICAL, "Verlust ist NaN\n\x1b[31m€\udc80", ("." * 300,))
-    assert deliver([message(strange)], ["mailto:root"]) == ()
-    assert Path(f"{program}.args").read_text() == "-i -t\n"
-    letter = message_from_bytes(Path(f"{program}.mail").read_bytes(), policy=policy.default)
-    assert letter["To"] == "root" and letter["Subject"] == "[m4ops] CRITICAL tr_190: Verlust ist NaN �[31m€�"
-    assert "." * 300 in letter.get_content()  # type: ignore[attr-defined]
-    fake_sendmail(tmp_path, 75)
-    failures = deliver([message()], ["mailto:root"])
-    assert [f"{program} ended with 75: trouble" in failure.reason for failure in failures] == [True]
+# ---------------------------------------------------------------- together, later, at most so many
 
 
-def test_without_sendmail_mail_goes_to_this_host(listen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    mail = listen(mail_server)
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    monkeypatch.setattr(sinks, "LOCAL_SMTP", mail.address)
-    assert deliver([message()], ["mailto:ops@example.org"]) == ()
-    assert mail.mails()[0]["To"] == "ops@example.org"
+def news(finding: Finding, time: float = NOW, event: str = "opened") -> News:
+    return News(event, finding, time, NOW)
 
 
-# ---------------------------------------------------------------- what must not be shown
+def failed(count: int) -> list[Finding]:
+    return [Finding("node-failure", Severity.CRITICAL, f"n{i} failed", node=f"n{i}") for i in range(count)]
 
 
-@pytest.mark.parametrize(
-    "uri",
-    ["", "hook", "pigeon:coop", "ftp://host/x", "https:///x", "http://h:port/x", "http://[::1/x", "mailto:", "mailto:a@b,c@d",
-     "mailto:-oQ/tmp", "mailto:a@b%0aBcc:c@d", "smtp://host/", "smtp://u:p@host/a@b"],
-)  # fmt: skip
-def test_what_is_no_sink_is_said_with_what_is(uri: str) -> None:
-    with pytest.raises(BadInput, match="sink") as bad:
-        parse(uri)
-    assert "stdout:" in bad.value.hint and "smtp://" in bad.value.hint
+def messages(policy: Policy, ticks: Sequence[Sequence[News]], every: float = 60.0) -> list[list[str]]:
+    """The messages of ticks that bring these news, each as `SEVERITY kind event`."""
+    held: tuple[News, ...] = ()
+    pace, sent = 0.0, []
+    for number, fresh in enumerate(ticks):
+        told, held, pace = gather((*held, *fresh), NOW + every * number, policy, pace)
+        sent.append([f"{n.finding.severity.name} {n.finding.kind} {n.event}" for n in told])
+    return sent
 
 
-SECRETS = ("s3cretUser", "s3cretPass", "T0s3cret", "B0s3cret", "s3cretQuery")
+def test_all_that_a_tick_has_to_tell_is_one_message_worst_first() -> None:
+    over = news(failed(1)[0], event="resolved")
+    assert messages(Policy(), [[over, news(SPIKE), news(NAN)]]) == [
+        ["CRITICAL nan opened", "WARNING loss-spike opened", "CRITICAL node-failure resolved"]
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("scheme", ["http", "htps", "https", ""])
-def test_no_secret_of_an_address_is_ever_shown(run: Run, listen: Open, scheme: str) -> None:
-    """Neither when it fails, nor when the address is mistyped, nor in the bookkeeping."""
-    web = listen(web_server)
-    web.answer = 404  # its reason repeats the path
-    hosts = (f"127.0.0.1:{web.port}", f"127.0.0.1:{down().port}", "127.0.0.1:x", "no such host")
-    for host in hosts:
-        start = f"{scheme}://" if scheme else ""
-        uri = f"{start}s3cretUser:s3cretPass@{host}/T0s3cret/B0s3cret?token=s3cretQuery"
-        failures = tick(run, [NAN], [uri])
-        shown = f"{failures!r} {[str(f) for f in failures]} {(state.folder(run) / 'memory.json').read_text()}"
-        assert failures
-        assert [secret for secret in SECRETS if secret.lower() in shown.lower()] == []
-        try:
-            parse(uri)
-        except BadInput as bad:
-            told = "".join(traceback.format_exception(bad)).lower()
-            assert [secret for secret in SECRETS if secret.lower() in told] == []
+def test_a_storm_of_a_minute_is_three_messages_however_often_it_is_looked_at() -> None:
+    storm = [[news(finding, NOW + 5.0 * i) for finding in failed(500)[i * 42 : i * 42 + 42]] for i in range(12)]
+    sent = messages(Policy(), [*storm, *([[]] * 200)], every=5.0)
+    assert sum(bool(s) for s in sent) == 3
+    assert sum(len(s) for s in sent) == 500 - 500 % 42 + (500 % 42 if 12 * 42 > 500 else 0)
+
+
+@pytest.mark.parametrize("per_hour", [3, 12, 60])
+def test_no_hour_brings_more_messages_than_the_cap_and_nothing_is_lost(per_hour: int) -> None:
+    ticks = [[news(f, NOW + 60.0 * i)] for i, f in enumerate(failed(240))]
+    sent = messages(Policy(per_hour=per_hour), [*ticks, *([[]] * 90)])
+    times = [i for i, s in enumerate(sent) if s]
+    assert per_hour - 1 <= max(sum(start <= t < start + 60 for t in times) for start in times) <= per_hour
+    assert times[:2] == [0, 1] and sum(map(len, sent)) == 240
+
+
+def test_warnings_wait_for_their_digest_and_criticals_do_not() -> None:
+    policy = Policy(digest_every=2 * HOUR)
+    fresh = [[news(SPIKE)], [news(NAN, NOW + HOUR)], [news(SPIKE, NOW + 2 * HOUR, "resolved")], []]
+    assert messages(policy, fresh, every=HOUR) == [
+        [], ["CRITICAL nan opened"], ["WARNING loss-spike resolved"], []
+    ]  # fmt: skip
+
+
+def test_quiet_hours_hold_what_may_not_pass_until_they_end() -> None:
+    night = QuietHours(8 * 60, 10 * 60, "UTC")  # NOW is 08:11 UTC
+    fresh = [[news(SPIKE), news(NAN)], [news(BLIND)], []]
+    everything = ["UNKNOWN queue opened", "CRITICAL nan opened", "WARNING loss-spike opened"]
+    loud = messages(Policy(quiet=night), fresh, every=HOUR)
+    assert loud == [["CRITICAL nan opened"], ["UNKNOWN queue opened"], ["WARNING loss-spike opened"]]
+    silent = messages(Policy(quiet=night, quiet_passes=()), fresh, every=HOUR)
+    assert silent[:2] == [[], []] and sorted(silent[2]) == sorted(everything)
+
+
+def test_what_ended_meanwhile_is_told_by_its_end_alone() -> None:
+    policy = Policy(quiet=QuietHours(8 * 60, 9 * 60, "UTC"), quiet_passes=())
+    assert messages(policy, [[news(NAN)], [news(NAN, NOW + HOUR, "resolved")]], every=HOUR)[1] == [
+        "CRITICAL nan resolved"
+    ]
+
+
+def test_a_message_of_a_storm_stays_short_and_counts_what_it_leaves_out() -> None:
+    storm = Message(tuple(map(news, failed(500))), NOW + 900, "tr_190", "/gpfs/runs/tr_190", "login2")
+    assert subject(storm) == "CRITICAL tr_190: n0 failed (and 499 more)"
+    lines = text(storm).splitlines()
+    assert len(lines) < 3 * LISTED and f"… and {500 - LISTED} more node-failure" in lines
+    assert f"CRITICAL tr_190: n7 failed [{ident(failed(8)[7])}]" in lines
+    assert f"  ack: m4ops --run /gpfs/runs/tr_190 ack {ident(failed(1)[0])}" in lines
+    assert lines[-1] == "500 of these waited to be told, the oldest since 2024-05-28 08:11 UTC"
+
+
+def test_a_long_outage_of_a_sink_is_put_together_and_loses_nothing() -> None:
+    queue = [
+        Pending(Message((news(f, NOW + i),), NOW + i), ("taken",) if i < 5 else ()) for i, f in enumerate(failed(200))
+    ]
+    kept = compact(queue, 20)
+    assert len(kept) == 20
+    assert [p.done for p in kept].count(("taken",)) == 1
+    assert {n.finding.node for p in kept for n in p.message.news} == {f"n{i}" for i in range(200)}
+
+
+# ---------------------------------------------------------------- how it is said in m4ops.toml
+
+
+def test_spans_and_quiet_hours_are_read_or_refused() -> None:
+    assert (seconds("90m"), seconds("1h30m"), seconds("2d")) == (5400, 5400, 172800)
+    assert quiet_hours("22:00-7:30") == QuietHours(1320, 450)
+    assert quiet_hours("22:00-07:00 Europe/Paris").hold(NOW) is False
+    for wrong in ("", "5", "h", "5x", "-5m", "5 m", "1h-"):
+        with pytest.raises(BadInput, match="no span of time"):
+            seconds(wrong)
+    for wrong in ("22-7", "25:00-07:00", "22:00-22:00", "22:61-07:00", "22:00-07:00 Middle/Earth"):
+        with pytest.raises(BadInput):
+            quiet_hours(wrong)
+
+
+def test_a_night_passes_midnight_in_its_own_zone() -> None:
+    paris = quiet_hours("22:00-07:00 Europe/Paris")  # UTC+2 in May
+    midnight = NOW - NOW % 86400
+    assert [h for h in range(24) if paris.hold(midnight + h * HOUR)] == [0, 1, 2, 3, 4, 20, 21, 22, 23]
+
+
+def test_the_burst_fits_every_cap_that_is_allowed() -> None:
+    assert Policy(per_hour=BURST + 1).spacing == HOUR

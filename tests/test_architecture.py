@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {
     "words": {
         "", "model", "pace", "fields", "errors", "config", "resources", "jsontext", "hostlist", "placement", "secrecy",
-        "catalogue", "schedules",
+        "policy", "catalogue", "schedules",
     },
     "readers": {
         "shell", "slurm", "discovery", "logs", "checkpoints", "evals", "journal", "snapshot", "recent", "fleet",
@@ -55,6 +55,7 @@ PROCESS_MODULES = {"subprocess", "multiprocessing", "pty"}
 PROCESS_CALLS = {"os.system", "os.popen", "os.fork", "os.posix_spawn", "os.execv", "os.execve", "os.execvp"}
 SLOW_MODULES = {
     "torch", "deepspeed", "accelerate", "boto3", "botocore", "wandb", "submitit", "plotly", "rich", "yaml", "numpy", "jsonlines",
+    "apprise",
 }  # fmt: skip
 VAGUE_MODULES = {"utils", "helpers", "common", "core"}
 VAGUE_CLASSES = ("Manager", "Handler", "Service")

@@ -17,7 +17,7 @@ from ops.cli import COMMANDS, cli
 from ops.demo.scheduler.stop import stop
 
 ROOT = docs_run.ROOT
-PAGES = [ROOT / "README.md", *sorted((ROOT / "runbooks").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "alerts.md", *sorted((ROOT / "runbooks").glob("*.md"))]
 TEXTS = [*PAGES, ROOT / "CHANGELOG.md"]
 HEADINGS = ["Symptom", "Confirm", "Act", "Verify", "Undo"]
 NOT_RUN = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ops import state
-from ops.alerts.episodes import Episode, Message, Pending
+from ops.alerts.words import Episode, Health, Message, News, Pending
 from ops.errors import Busy, OpsError
 from ops.model import Finding, Run, Severity
 from ops.state import Memory
@@ -29,12 +29,20 @@ def full_memory() -> Memory:
     finding = Finding(
         "loss-spike", Severity.CRITICAL, "Verlust ×3 \udc80", ("line 12: loss 9.1", "…"), 16250, 12, "node-7", "loss-spikes.md", ("m4ops rewind",)
     )  # fmt: skip
-    message = Message("opened", finding, 1716883872.25, 1716883800.0, "tr_190_01_64n", "login2")
+    news = News("opened", finding, 1716883872.25, 1716883800.0, True)
+    message = Message((news,), 1716883872.25, "tr_190_01_64n", "/gpfs/tr_190", "login2", "3fj2k1ab")
     return Memory(
         cursor={"path": "main_log.txt", "offset": 2**40, "lines": [1, 2]},
         detectors={"loss": {"window": [1.5, float("inf")], "seen": None}},
-        episodes=(Episode(finding, 1.5, 2.5, 3, Severity.WARNING), Episode(Finding("a", Severity.UNKNOWN, "b"), 0, 0)),
-        outbox=(Pending(message, ("0123456789abcdef",)),),
+        episodes=(
+            Episode(finding, 1.5, 2.5, 3, Severity.WARNING, 1.75, 2.25, 2, True),
+            Episode(Finding("a", Severity.UNKNOWN, "b"), 0, 0),
+        ),
+        outbox=(Pending(message, ("0123456789abcdef",), True),),
+        held=(news,),
+        pace=1716884000.5,
+        sinks=(Health("0123456789abcdef", "https://h/***", 1.5, 2.5, 3, "it answered 500"),),
+        vetted=("0123456789abcdef",),
     )
 
 
@@ -84,9 +92,9 @@ def test_a_torn_file_is_told_and_begun_anew_wherever_it_is_torn(run: Run) -> Non
 def damaged() -> list[object]:
     """What something else, or another version, may have left there: each field gone, or of another kind."""
     whole = json.loads(json.dumps(state._to_json(full_memory())))
-    cases: list[object] = [[], 5, None, "text", {}, whole | {"version": 2}, whole | {"m4ops": "plan"}]
+    cases: list[object] = [[], 5, None, "text", {}, whole | {"version": 1}, whole | {"m4ops": "plan"}]
     for wrong in (None, 5, "x", [[]], [{}], [None]):
-        cases += [whole | {name: wrong} for name in ("cursor", "detectors", "episodes", "outbox")]
+        cases += [whole | {name: wrong} for name in ("cursor", "detectors", "episodes", "outbox", "held", "sinks")]
     for name in whole["episodes"][0]["finding"]:
         less = json.loads(json.dumps(whole))
         del less["episodes"][0]["finding"][name]

@@ -1,63 +1,209 @@
-"""Tell people, once: `episodes` decides what, `sinks` sends it, `notify` loses nothing in between."""
+"""One tick of the alerts: what is new is spooled first, then sent, and every delivery is noted at once.
+
+A process killed at any point loses nothing. At worst the one message that was on its way comes twice, with its id.
+"""
 
 from __future__ import annotations
 
+import queue
 import socket
-from collections.abc import Sequence
-from dataclasses import replace
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ops.alerts.episodes import Pending, advance
-from ops.alerts.sinks import Failure, deliver, mark
-from ops.model import Finding, Run
+from ops.alerts.address import STATE, Answered, NotSent, mark, mask
+from ops.alerts.episodes import advance, escalate
+from ops.alerts.gather import compact, gather
+from ops.alerts.sinks import send, vet
+from ops.alerts.text import subject
+from ops.alerts.words import Ack, Health, Message, News, Pending
+from ops.errors import OpsError
+from ops.model import Finding, Run, Severity
+from ops.policy import Policy
 
 if TYPE_CHECKING:
     from ops.state import Memory
 
-MOST_PENDING = 100
-"""Messages kept for a sink that does not take them."""
+MOST_PENDING = 50
+"""Messages kept for a sink that does not take them; beyond, they are put together."""
 LONGEST_PENDING = 7 * 86400.0
 """Seconds for which they are kept."""
+ROUND = 30.0
+"""Seconds after which a slow sink is given no further message in this tick."""
+LIMIT = 60.0
+"""Seconds after which a tick waits no longer for any sink."""
+PATIENCE = 2
+"""Tries in a row that must fail before the other sinks are told of it."""
 
 
-def notify(
-    run: Run, memory: Memory, findings: Sequence[Finding], sinks: Sequence[str], now: float
-) -> tuple[Memory, tuple[Failure, ...]]:
-    """One tick of the alerts: to every sink what it lacks, be it new or what an earlier tick could not send.
+@dataclass(frozen=True)
+class Desk:
+    """From where a run's news are told: how people want them, what they have taken on, and how the memory is kept.
 
-    Load the memory and call this with one lease of the run held, and save what it returns before the lease is
-    given back. A process killed in between tells its messages again at the next tick; it never loses one.
-    Without a sink, standard output is one: cron mails it.
+    `keep` saves the memory, and raises when the lease it is kept under was lost.
     """
-    episodes, fresh = advance(memory.episodes, findings, now)
-    host = socket.gethostname()
-    new = (Pending(replace(message, run=run.name, host=host)) for message in fresh)
-    outbox, failures = _bounded((*memory.outbox, *new), now)
-    targets = tuple(dict.fromkeys(sinks)) or ("stdout:",)
-    for sink in targets:
-        outbox, failed = _offer(outbox, sink)
-        failures += failed
-    waiting = tuple(pending for pending in outbox if not {mark(sink) for sink in targets} <= set(pending.done))
-    return replace(memory, episodes=episodes, outbox=waiting), failures
+
+    run: Run
+    policy: Policy
+    keep: Callable[[Memory], None]
+    acks: tuple[Ack, ...] = ()
+    wandb: str = ""
+    """The id of the run's wandb run now."""
+
+    def message(self, news: tuple[News, ...], now: float) -> Message:
+        return Message(news, now, self.run.name, str(self.run.dir), socket.gethostname(), self.wandb)
 
 
-def _offer(outbox: tuple[Pending, ...], sink: str) -> tuple[tuple[Pending, ...], tuple[Failure, ...]]:
-    """Deliver to `sink` what it has not had, and note what it took."""
-    owed = tuple(pending.message for pending in outbox if mark(sink) not in pending.done)
-    failures = deliver(owed, (sink,))
-    taken = {message.id for message in owed} - {failure.message.id for failure in failures}
+def notify(desk: Desk, memory: Memory, findings: Iterable[Finding], now: float) -> tuple[Memory, tuple[str, ...]]:
+    """One tick: to every sink what it lacks, be it new or what an earlier tick could not send.
+
+    Load the memory and call this with one lease of the run held. Returns the memory, kept, and what went wrong for the
+    first time, in words that may be shown.
+    """
+    policy = desk.policy
+    episodes, news = advance(memory.episodes, findings, now, desk.acks, policy.repeat_after)
+    late: tuple[News, ...] = ()
+    if policy.escalate_to:
+        episodes, late = escalate(episodes, now, desk.acks, policy.escalate_after, policy.urgent(now))
+    told, held, pace = gather((*memory.held, *news), now, policy, memory.pace)
+    second = (*late, *(n for n in told if n.escalated and policy.escalate_to))
+    memory = replace(memory, episodes=episodes, held=held, pace=pace)
+    fresh = ((told, False), (second, True))
+    return post(desk, memory, [Pending(desk.message(n, now), (), other) for n, other in fresh if n], now)
+
+
+def post(desk: Desk, memory: Memory, fresh: Sequence[Pending], now: float) -> tuple[Memory, tuple[str, ...]]:
+    """Spool messages, and bring to every sink what it lacks. As `notify`."""
+    lists = {False: targets(desk.policy.sinks), True: targets(desk.policy.escalate_to)}
+    outbox, problems = _bounded((*memory.outbox, *fresh), now)
+    health = {h.mark: h for h in memory.sinks if h.mark in map(mark, (*lists[False], *lists[True]))}
+    memory, bad = _vetted(replace(memory, outbox=outbox), (*lists[False], *lists[True]), health, now)
+    if all(uri in bad for uri in lists[False]):
+        lists[False] += ("stdout:",)  # cron mails it
+    uris = tuple(dict.fromkeys((*lists[False], *lists[True])))
+    if fresh:
+        desk.keep(memory)
+    owed = {
+        uri: [p.message for p in outbox if uri in lists[p.escalation] and mark(uri) not in p.done]
+        for uri in uris
+        if uri not in bad
+    }
+    ready = {uri: owed[uri] for uri in owed if owed[uri] and _due(health.get(mark(uri)), owed[uri], now)}
+    failures = {uri: reason for uri, reason in bad.items() if reason}
+    for uri, message, reason in _sent(ready):
+        if reason:
+            failures[uri] = reason
+        else:
+            memory = replace(memory, outbox=tuple(_noted(p, message, mark(uri)) for p in memory.outbox))
+            desk.keep(memory)
+    idle = {mark(uri) for uri in uris if uri in bad or (owed[uri] and uri not in ready)}
+    after = {m: h for m, h in health.items() if m in idle}
+    after |= {mark(uri): _failed(health.get(mark(uri)), uri, reason, now) for uri, reason in failures.items()}
+    waiting = (p for p in memory.outbox if not set(map(mark, lists[p.escalation])) <= set(p.done))
+    memory = replace(memory, outbox=tuple(waiting), sinks=tuple(after.values()))
+    desk.keep(memory)
+    return memory, problems + tuple(f"{h.sink}: {h.reason}" for h in after.values() if h.tries == 1 and h.last == now)
+
+
+def targets(sinks: Iterable[str]) -> tuple[str, ...]:
+    """The sinks that take messages, each once."""
+    return tuple(dict.fromkeys(sink for sink in sinks if not sink.startswith(f"{STATE}:")))
+
+
+def troubles(memory: Memory) -> tuple[Finding, ...]:
+    """Sinks that fail again and again, so that the others tell of it."""
     return tuple(
-        replace(pending, done=(*pending.done, mark(sink))) if pending.message.id in taken else pending
-        for pending in outbox
-    ), failures
-
-
-def _bounded(outbox: tuple[Pending, ...], now: float) -> tuple[tuple[Pending, ...], tuple[Failure, ...]]:
-    """The outbox without what is too old or too much, and a failure for each message given up."""
-    kept = tuple(p for p in outbox if now - p.message.time <= LONGEST_PENDING)[-MOST_PENDING:]
-    given_up = tuple(
-        Failure("every sink that lacks it", p.message, "given up: undelivered for too long")
-        for p in outbox
-        if p not in kept
+        Finding(
+            "sink-failing",
+            Severity.WARNING,
+            f"alerts do not reach {health.sink}: {health.reason}",
+            (f"tried {health.tries} times; nothing is lost, it is tried again",),
+            episode=f"sink:{health.mark}",
+        )
+        for health in memory.sinks
+        if health.tries >= PATIENCE
     )
-    return kept, given_up
+
+
+def _vetted(
+    memory: Memory, uris: Sequence[str], health: dict[str, Health], now: float
+) -> tuple[Memory, dict[str, str]]:
+    """Look at the sinks that are new, and what is wrong with them; empty: it was said, and is not asked again yet."""
+    good, bad = [], {}
+    for uri in uris:
+        known = health.get(mark(uri))
+        if mark(uri) in memory.vetted:
+            good.append(mark(uri))
+        elif known and now < known.retry:
+            bad[uri] = ""
+        else:
+            try:
+                vet(uri)
+                good.append(mark(uri))
+            except OpsError as error:
+                bad[uri] = error.what
+    return replace(memory, vetted=tuple(good)), bad
+
+
+def _due(health: Health | None, owed: Sequence[Message], now: float) -> bool:
+    """Whether a sink is tried now: a failing one when its pause is over, or for what is new."""
+    return health is None or now >= health.retry or any(message.time >= now for message in owed)
+
+
+def _failed(before: Health | None, uri: str, reason: str, now: float) -> Health:
+    since, tries = (before.since, before.tries) if before else (now, 0)
+    return Health(mark(uri), mask(uri), since, now, tries + 1, reason)
+
+
+def _noted(pending: Pending, message: Message, taker: str) -> Pending:
+    return replace(pending, done=(*pending.done, taker)) if pending.message is message else pending
+
+
+def _sent(owed: dict[str, list[Message]]) -> Iterable[tuple[str, Message, str]]:
+    """Send to all sinks at once, to each its messages in their order; every outcome as it comes, empty for taken.
+
+    A sink that hangs is left behind with its thread, which ends with the process.
+    """
+    said: queue.Queue[tuple[str, Message | None, str]] = queue.Queue()
+    for uri, messages in owed.items():
+        threading.Thread(target=_deliver, args=(uri, messages, said), daemon=True).start()
+    busy = set(owed)
+    end = time.monotonic() + LIMIT
+    while busy:
+        try:
+            uri, message, reason = said.get(timeout=max(0.0, end - time.monotonic()))
+        except queue.Empty:
+            yield from ((uri, owed[uri][0], f"no answer within {LIMIT:g} s") for uri in busy)
+            return
+        if message is None:
+            busy.discard(uri)
+        else:
+            yield uri, message, reason
+
+
+def _deliver(uri: str, messages: Sequence[Message], said: queue.Queue[tuple[str, Message | None, str]]) -> None:
+    """One sink's messages, oldest first. One that is refused keeps nothing from the next; a silent sink is left."""
+    end = time.monotonic() + ROUND
+    try:
+        for message in messages:
+            try:
+                if time.monotonic() > end:
+                    raise NotSent(f"the messages before took more than {ROUND:g} s")
+                send(uri, message)
+                said.put((uri, message, ""))
+            except Answered as error:
+                said.put((uri, message, f"it did not take “{subject(message)}”: {error}"))
+            except NotSent as error:
+                said.put((uri, message, str(error)))
+                return
+    finally:
+        said.put((uri, None, ""))
+
+
+def _bounded(outbox: tuple[Pending, ...], now: float) -> tuple[tuple[Pending, ...], tuple[str, ...]]:
+    """The outbox without what is too old, and a word for each message given up."""
+    old = [pending for pending in outbox if now - pending.message.time > LONGEST_PENDING]
+    kept = compact([pending for pending in outbox if pending not in old], MOST_PENDING)
+    return kept, tuple(f"given up, undelivered for too long: “{subject(pending.message)}”" for pending in old)

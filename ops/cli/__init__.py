@@ -13,6 +13,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "status": ("look", "One screen: jobs, progress, checkpoints, pointer, what is wrong."),
         "check": ("check", "For cron: exit 0, 1, 2 or 3; new findings go to the sinks, known ones are quiet."),
+        "ack": (
+            "ack",
+            "Take a trouble: it is neither repeated nor escalated for a while; alone: what is open, and who has it.",
+        ),
         "checkpoints": ("look", "Every checkpoint: complete or not, age, wandb id, what does not belong."),
         "inspect": ("checkpoint", "What one checkpoint holds: LR, step, scheduler, optimizer, ranks, dtypes, sizes."),
         "verify-checkpoint": ("checkpoint", "Is a checkpoint whole: files, ranks, agreement; --deep: every byte."),

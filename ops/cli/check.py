@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +19,11 @@ from ops.errors import Busy, OpsError
 from ops.model import Finding, Run, Severity, Snapshot
 
 if TYPE_CHECKING:
-    from ops.alerts.sinks import Failure
+    from ops.alerts.words import Ack
     from ops.config import Config
+    from ops.policy import Policy
     from ops.requests import Reply
+    from ops.state import Memory
     from ops.tick import Seen
 
 
@@ -33,6 +35,8 @@ class Checked:
     snapshot: Snapshot | None
     findings: tuple[Finding, ...]
     severity: Severity
+    taken: Mapping[str, Ack] = field(default_factory=dict)
+    """Who has taken which of them, by their key."""
 
 
 @click.command()
@@ -42,7 +46,7 @@ class Checked:
     "sinks",
     multiple=True,
     metavar="URI",
-    help="stdout:, https://…, mailto:…, smtp://host:port/… (more than m4ops.toml says).",
+    help="stdout:, https://…, mailto:…, smtp://host:port/…, or what docs/alerts.md lists (more than m4ops.toml says).",
 )
 @click.option("--saves", is_flag=True, help="Afterwards do what m4ops watch-saves does; m4ops cron install adds it.")
 @click.option("--all", "all_runs", is_flag=True, help="Every run under M4OPS_ROOTS and the roots of your m4ops.toml.")
@@ -136,36 +140,63 @@ def checked_runs(
     checked = []
     for (run, config), one in zip(runs, seen, strict=True):
         try:
-            checked.append(_check(run, one, (*config.sinks, *sinks), quiet, every))
+            checked.append(_check(run, one, config.alerts(sinks), quiet, every))
         except (OpsError, OSError) as error:
             checked.append(_lost(run, error))
     return tuple(checked)
 
 
-def _check(run: Run, seen: Seen, targets: tuple[str, ...], quiet: bool, every: int) -> Checked:
+def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Checked:
     from ops import state, tick, watch
-    from ops.alerts.notify import notify
+    from ops.alerts import acks as kept
+    from ops.alerts import notify
     from ops.views.status import verdict
 
-    _parse(targets)
-    failures: tuple[Failure, ...] = ()
+    now = seen.snapshot.now
+    acks = kept.read(run, now)
     try:
-        with state.lease(run, "tick", tick.LEASE):
+        with state.lease(run, "tick", tick.LEASE) as held:
             memory = state.load(run)
             if memory.problem:
                 session.say(f"m4ops check: {memory.problem}")
             findings, memory = session.judged(seen.snapshot, memory)
-            missed = watch.checked(run, seen.snapshot.now, every) if every else ()
-            findings = (*findings, *missed, *session.beside(seen.snapshot))
-            told = targets or (() if quiet else ("stdout:",))
-            memory, failures = notify(run, memory, findings, told, seen.snapshot.now) if told else (memory, ())
-            state.save(run, memory)
+            missed = watch.checked(run, now, every) if every else ()
+            findings = (*findings, *missed, *session.beside(seen.snapshot, memory))
+
+            def keep(memory: Memory) -> None:
+                held.renew()
+                state.save(run, memory)
+
+            if quiet and not notify.targets((*policy.sinks, *policy.escalate_to)):
+                keep(memory)
+            else:
+                desk = notify.Desk(run, policy, keep, acks, session.wandb_id(seen.snapshot))
+                memory, problems = notify.notify(desk, memory, findings, now)
+                for problem in problems:
+                    session.say(f"m4ops check: {problem}")
             tick.keep(run, seen)
     except Busy:
-        findings = session.findings(seen.snapshot, state.load(run))
-    for failure in failures:
-        session.say(str(failure))
-    return Checked(run, seen.snapshot, findings, verdict(seen.snapshot, findings))
+        memory = state.load(run)
+        findings = session.findings(seen.snapshot, memory)
+    taken = session.taken(findings, memory, acks, now)
+    checked = Checked(run, seen.snapshot, findings, verdict(seen.snapshot, findings), taken)
+    _metrics(checked, policy, memory, acks)
+    return checked
+
+
+def _metrics(checked: Checked, policy: Policy, memory: Memory, acks: Sequence[Ack]) -> None:
+    """Write the files for Prometheus that are asked for."""
+    files = [sink.partition(":")[2] for sink in policy.sinks if sink.startswith("prometheus:")]
+    if not files or checked.snapshot is None:
+        return
+    from ops.alerts import prometheus
+
+    text = prometheus.metrics(checked.snapshot, checked.severity, memory.episodes, acks)
+    for file in files:
+        try:
+            prometheus.write(file, text, checked.run.name)
+        except OpsError as error:
+            session.say(f"m4ops check: {error}")
 
 
 def _requests(
@@ -174,12 +205,12 @@ def _requests(
     """Carry out what teammates asked for; a request that failed makes the check fail too."""
     from ops.cli import request
 
-    targets = {run.dir: (*config.sinks, *sinks) for run, config in runs}
+    policies = {run.dir: config.alerts(sinks) for run, config in runs}
     for one in checked:
         if one.snapshot is None:
             continue
         try:
-            replies = request.carry_out(one.run, one.snapshot.jobs, partial(_tell, one.run, targets[one.run.dir]))
+            replies = request.carry_out(one.run, one.snapshot.jobs, partial(_tell, one.run, policies[one.run.dir]))
         except (OpsError, OSError) as error:
             yield _lost(one.run, error)
         else:
@@ -187,21 +218,29 @@ def _requests(
                 yield Checked(one.run, None, (), Severity.WARNING)
 
 
-def _tell(run: Run, targets: Sequence[str], reply: Reply) -> None:
+def _tell(run: Run, policy: Policy, reply: Reply) -> None:
     """Say what became of a request: on stderr, which cron mails, and to the run's sinks."""
-    import socket
-
-    from ops.alerts.episodes import OPENED, Message
-    from ops.alerts.sinks import deliver
+    from ops import state, tick
+    from ops.alerts import notify
+    from ops.alerts.words import OPENED, News, Pending
     from ops.cli.request import told
 
     session.say(f"m4ops check: {run.name}: {told(reply)}")
+    policy = replace(policy, sinks=tuple(sink for sink in policy.sinks if sink != "stdout:"))
+    if not notify.targets(policy.sinks):
+        return
     severity = Severity.OK if reply.outcome == "done" else Severity.WARNING
-    message = Message(
-        OPENED, Finding("request", severity, told(reply)), reply.time, reply.time, run.name, socket.gethostname()
-    )
-    for failure in deliver((message,), [t for t in targets if t != "stdout:"]):
-        session.say(str(failure))
+    news = News(OPENED, Finding("request", severity, told(reply)), reply.time, reply.time)
+    with state.lease(run, "tick", tick.LEASE) as held:
+
+        def keep(memory: Memory) -> None:
+            held.renew()
+            state.save(run, memory)
+
+        desk = notify.Desk(run, policy, keep)
+        message = desk.message((news,), reply.time)
+        for problem in notify.post(desk, state.load(run), [Pending(message)], reply.time)[1]:
+            session.say(f"m4ops check: {problem}")
 
 
 def _parse(sinks: Sequence[str]) -> None:
@@ -219,7 +258,7 @@ def _lost(run: Run, error: Exception) -> Checked:
 def _print(checked: Sequence[Checked], worst: Severity, many: bool) -> None:
     from ops.views import data
 
-    told = [data.check_json(c.snapshot, c.findings) for c in checked if c.snapshot is not None]
+    told = [data.check_json(c.snapshot, c.findings, c.taken) for c in checked if c.snapshot is not None]
     if many:
         lost = [
             {"name": c.run.name, "dir": str(c.run.dir), "why": c.findings[0].summary}

@@ -62,7 +62,10 @@ def install(
     A check that did not come is told of by the next one.
     """
     from ops import chain, crontab, scrontab, watch
+    from ops.alerts.sinks import vet
 
+    for sink in sinks:
+        vet(sink)
     run = _meant(ctx, all_runs)
     checked = _runs() if all_runs else (run,)
     if not checked:

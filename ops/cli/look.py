@@ -18,17 +18,20 @@ from ops.model import OPS_DIR, LogView, Snapshot, Unknown
 def status(ctx: click.Context, as_json: bool) -> None:
     """One screen: jobs, progress, checkpoints, pointer, what is wrong."""
     from ops import state, tick
+    from ops.alerts import acks
 
     run, _ = session.find(ctx)
     seen = tick.look([run], session.lately(), time.time(), keeping=False)[0].snapshot
-    findings = (*session.findings(seen, state.load(run)), *session.beside(seen))
+    memory = state.load(run)
+    findings = (*session.findings(seen, memory), *session.beside(seen, memory))
+    taken = session.taken(findings, memory, acks.read(run, seen.now), seen.now)
     if as_json:
         from ops.views import data
 
-        return session.out(data.dumps(data.status_json(seen, findings)))
+        return session.out(data.dumps(data.status_json(seen, findings, taken)))
     from ops.views.status import status_text
 
-    session.out(status_text(seen, findings, session.color(), session.width()))
+    session.out(status_text(seen, findings, session.color(), session.width(), taken))
 
 
 @click.command()

@@ -22,6 +22,7 @@ from ops.model import OPS_DIR, Finding, LogView, Run, Snapshot
 from ops.shell import Answer, Shell, Submitter
 
 if TYPE_CHECKING:
+    from ops.alerts.words import Ack
     from ops.logs import Cursor
     from ops.state import Memory
 
@@ -103,9 +104,13 @@ def findings(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
     return judged(seen, memory)[0]
 
 
-def beside(seen: Snapshot) -> tuple[Finding, ...]:
-    """What is wrong with what m4ops does by itself for a run: who checks it, what follows a save."""
+def beside(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
+    """What is wrong with what m4ops does by itself for a run: who checks it, its alerts, what follows a save."""
     found = _unwatched(seen.run, seen.now)
+    if memory.sinks:
+        from ops.alerts import notify
+
+        found += notify.troubles(memory)
     if seen.run.on_save:
         from ops.saves import findings as after_saves
 
@@ -124,6 +129,22 @@ def _unwatched(run: Run, now: float) -> tuple[Finding, ...]:
 
             found += chain.look(what, now)
     return found or watch.silent(run, now)
+
+
+def taken(findings: Sequence[Finding], memory: Memory, acks: Sequence[Ack], now: float) -> Mapping[str, Ack]:
+    """Who has taken which of the findings, by their key."""
+    from ops.alerts.words import acked
+
+    since = {episode.key: episode.since for episode in memory.episodes}
+    found = ((f.key, acked(f, since.get(f.key, now), acks, now)) for f in findings) if acks else ()
+    return {key: ack for key, ack in found if ack}
+
+
+def wandb_id(seen: Snapshot) -> str:
+    """The id of the wandb run that is trained: as the log says, else the newest checkpoint; empty when unknown."""
+    said = [e.value for e in seen.log.events if e.kind == "wandb-id"] if isinstance(seen.log, LogView) else []
+    kept = [c.wandb_id for c in seen.checkpoints or () if isinstance(c.wandb_id, str)]
+    return next(iter([*said[-1:], *kept[-1:]]), "")
 
 
 def judged(seen: Snapshot, memory: Memory) -> tuple[tuple[Finding, ...], Memory]:

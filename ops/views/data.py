@@ -15,6 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ops import plan as plans
+from ops.alerts.words import Ack, ident
 from ops.detectors.promise import overall
 from ops.model import (
     Change,
@@ -34,7 +35,7 @@ from ops.views import words
 from ops.views.disk import disk_json
 from ops.views.findings import worst_first
 from ops.views.promises import checks_of
-from ops.views.status import pointer_problem, verdict
+from ops.views.status import NOBODY, pointer_problem, verdict
 from ops.views.tables import parse_score
 
 Data = dict[str, Any]
@@ -45,7 +46,7 @@ def dumps(data: Mapping[str, Any]) -> str:
     return json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def status_json(snapshot: Snapshot, findings: Sequence[Finding]) -> Data:
+def status_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[str, Ack] = NOBODY) -> Data:
     """`m4ops.status/1`: one run at one instant.
 
     - `schema`; `run`: {`name`, `dir`, `layout`}; `time`: of the look; `user`: who looked
@@ -80,25 +81,25 @@ def status_json(snapshot: Snapshot, findings: Sequence[Finding]) -> Data:
         "disk": _known(snapshot.disk, lambda disk: disk_json(disk, snapshot.now)),
         "evals": _known(snapshot.evals, _evals),
         "last_change": _known(snapshot.last_change, lambda last: _verified(last, snapshot) if last else None),
-        "findings": [_finding(f) for f in worst_first(findings)],
+        "findings": [_finding(f, taken.get(f.key)) for f in worst_first(findings)],
     }
 
 
-def check_json(snapshot: Snapshot, findings: Sequence[Finding]) -> Data:
+def check_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[str, Ack] = NOBODY) -> Data:
     """`m4ops.check/1`: what is wrong, worst first.
 
     - `schema`, `run`, `time`, `user`, `verdict`: as in `m4ops.status/1`
     - `exit_code`: 0, 1, 2, 3 as Nagios has them
-    - `findings`: list of {`kind`, `key` (the same for the same episode), `severity`, `summary`, `evidence`:
-      lines, `step`, `line` of the log, `node` (each null or empty when none), `runbook`, `actions`: commands
-      to consider}
+    - `findings`: list of {`kind`, `key` (the same for the same episode), `id` (its short name, for `m4ops ack`),
+      `severity`, `summary`, `evidence`: lines, `step`, `line` of the log, `node` (each null or empty when none),
+      `runbook`, `actions`: commands to consider, `ack`: null, or {`owner`, `until`, `why`} of who has taken it}
     """
     worst = verdict(snapshot, findings)
     return {
         **_head("check", snapshot),
         "verdict": worst.name,
         "exit_code": int(worst),
-        "findings": [_finding(f) for f in worst_first(findings)],
+        "findings": [_finding(f, taken.get(f.key)) for f in worst_first(findings)],
     }
 
 
@@ -342,5 +343,7 @@ def _verified(change: Change, snapshot: Snapshot) -> Data:
     return {**_change(change), "verified": overall(checks), "checks": [asdict(c) for c in checks]}
 
 
-def _finding(finding: Finding) -> Data:
-    return {**asdict(finding), "severity": finding.severity.name, "key": finding.key}
+def _finding(finding: Finding, ack: Ack | None) -> Data:
+    taken = {"owner": ack.owner, "until": words.iso(ack.until), "why": ack.why} if ack else None
+    named = {"severity": finding.severity.name, "key": finding.key, "id": ident(finding)}
+    return {**asdict(finding), **named, "ack": taken}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ops.alerts.words import Ack
 from ops.model import Finding, Severity
 from ops.views import words
 from ops.views.words import clean, paint
@@ -25,25 +26,36 @@ def findings_text(findings: Sequence[Finding], color: bool = False, width: int =
     return "\n".join(line for f in worst_first(findings) for line in finding_lines(f, color, width))
 
 
-def finding_lines(finding: Finding, color: bool, width: int, whole: bool = True) -> list[str]:
-    """The lines of one finding; not `whole`: its summary alone."""
+def finding_lines(finding: Finding, color: bool, width: int, whole: bool = True, ack: Ack | None = None) -> list[str]:
+    """The lines of one finding; not `whole`: its summary alone. `ack`: who has taken it."""
     first, *rest = words.folded(clean(finding.summary), width - LABEL, "")
     badge = paint(finding.severity.name, words.SEVERITY_STYLE[finding.severity], color)
     lines = [badge + " " * (LABEL - len(finding.severity.name)) + paint(first, "bold", color)]
     lines += [" " * LABEL + paint(line, "bold", color) for line in rest]
+    lines += _row("taken", taken_by(ack), color, width) if ack else []
     return lines + _details(finding, color, width) if whole else lines
+
+
+def taken_by(ack: Ack) -> str:
+    """`by alice until 2024-05-28 14:00 UTC: exchanging the node`."""
+    why = f": {clean(ack.why)}" if ack.why else ""
+    return f"by {clean(ack.owner)} until {words.clock(ack.until)}{why}"
+
+
+def _row(head: str, text: str, color: bool, width: int) -> list[str]:
+    first, *rest = words.folded(text, width - LABEL - KIND, "")
+    line = " " * LABEL + paint(head.ljust(KIND), "dim", color) + first
+    return [line, *(" " * (LABEL + KIND) + more for more in rest)]
 
 
 def _details(finding: Finding, color: bool, width: int) -> list[str]:
     shown, hidden = finding.evidence[:EVIDENCE_SHOWN], len(finding.evidence) - EVIDENCE_SHOWN
     evidence = [clean(e) for e in shown] + ([f"… and {hidden} more (--json)"] if hidden > 0 else [])
     pages = (f"runbooks/{finding.runbook}.md",) if finding.runbook else ()
-    lines = []
+    lines: list[str] = []
     for kind, texts in (("seen", evidence), ("consider", finding.actions), ("read", pages)):
         head = kind
         for text in filter(None, map(clean, texts)):
-            first, *rest = words.folded(text, width - LABEL - KIND, "")
-            lines.append(" " * LABEL + paint(head.ljust(KIND), "dim", color) + first)
-            lines += [" " * (LABEL + KIND) + line for line in rest]
+            lines += _row(head, text, color, width)
             head = ""
     return lines

@@ -6,8 +6,9 @@ The verdict stands first, what to do stands last, next to the prompt. What could
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ops.alerts.words import Ack
 from ops.detectors.promise import overall
 from ops.model import Change, Checkpoint, Finding, Job, LogView, Pointer, Sample, Severity, Snapshot, Unknown
 from ops.pace import seconds_per_step
@@ -17,13 +18,20 @@ from ops.views.findings import LABEL, finding_lines, worst_first
 from ops.views.promises import broken, checks_of
 from ops.views.words import clean, paint, unknown
 
+NOBODY: Mapping[str, Ack] = {}
 JOBS_SHOWN = 6
 NODES_WIDTH = 24
 FINDINGS_WHOLE = 3
 
 
-def status_text(snapshot: Snapshot, findings: Sequence[Finding], color: bool = False, width: int = 100) -> str:
-    """The screen of `m4ops status`, without a last newline."""
+def status_text(
+    snapshot: Snapshot,
+    findings: Sequence[Finding],
+    color: bool = False,
+    width: int = 100,
+    taken: Mapping[str, Ack] = NOBODY,
+) -> str:
+    """The screen of `m4ops status`, without a last newline. `taken`: who has taken which finding, by its key."""
     lines = [
         *_headline(snapshot, findings, color, width),
         "",
@@ -36,7 +44,7 @@ def status_text(snapshot: Snapshot, findings: Sequence[Finding], color: bool = F
         _row("evals", _evals(snapshot, color), color),
         *_last_change(snapshot, color, width),
         "",
-        *_wrong(snapshot, findings, color, width),
+        *_wrong(snapshot, findings, color, width, taken),
     ]
     return "\n".join(lines)
 
@@ -286,7 +294,9 @@ def _verified(last: Change, snapshot: Snapshot, color: bool) -> list[str]:
     return [f"shown by the log: {paint(said.upper() if wrong else said, style, color)}", *told]
 
 
-def _wrong(snapshot: Snapshot, findings: Sequence[Finding], color: bool, width: int) -> list[str]:
+def _wrong(
+    snapshot: Snapshot, findings: Sequence[Finding], color: bool, width: int, taken: Mapping[str, Ack]
+) -> list[str]:
     """What is wrong, worst first: the first few whole, of the others what it is."""
     sorted_findings = worst_first(findings)
     if not sorted_findings:
@@ -295,5 +305,5 @@ def _wrong(snapshot: Snapshot, findings: Sequence[Finding], color: bool, width: 
     return [
         line
         for index, finding in enumerate(sorted_findings)
-        for line in finding_lines(finding, color, width, whole=index < FINDINGS_WHOLE)
+        for line in finding_lines(finding, color, width, index < FINDINGS_WHOLE, taken.get(finding.key))
     ]

@@ -1,0 +1,59 @@
+"""Who has taken which trouble, and until when: `acks.json` beside the rest of the run's bookkeeping.
+
+It has a file and a lease of its own, so that an ack need not wait for a tick that is sending.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from ops import state
+from ops.alerts.words import Ack
+from ops.errors import Busy
+from ops.model import Run
+
+FILE = "acks.json"
+LEASE = 30.0
+PATIENCE = 5.0
+"""Seconds to wait for somebody else who acks at the same moment."""
+
+
+def read(run: Run, now: float) -> tuple[Ack, ...]:
+    """The acks that hold."""
+    listed = state.kept(run, FILE).get("acks", ())
+    found = []
+    for entry in listed if isinstance(listed, list) else ():
+        try:
+            words = (str(entry[name]) for name in ("what", "owner", "why"))
+            what, owner, why = words
+            found.append(Ack(what, owner, float(entry["time"]), float(entry["until"]), why))
+        except (TypeError, KeyError, ValueError):
+            continue
+    return tuple(ack for ack in found if now < ack.until)
+
+
+def add(run: Run, ack: Ack) -> None:
+    """Keep an ack, in place of an earlier one of the same. Raises OpsError."""
+    _change(run, ack.time, lambda acks: (*(a for a in acks if a.what != ack.what), ack))
+
+
+def end(run: Run, what: str, now: float) -> tuple[Ack, ...]:
+    """Take acks back; those that there were. Raises OpsError."""
+    before = tuple(ack for ack in read(run, now) if ack.what == what)
+    if before:
+        _change(run, now, lambda acks: tuple(a for a in acks if a.what != what))
+    return before
+
+
+def _change(run: Run, now: float, change: Callable[[tuple[Ack, ...]], tuple[Ack, ...]]) -> None:
+    last = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with state.lease(run, "acks", LEASE):
+                return state.keep(run, FILE, {"version": 1, "acks": [asdict(a) for a in change(read(run, now))]})
+        except Busy:
+            if time.monotonic() > last:
+                raise
+            time.sleep(0.05)
