@@ -168,8 +168,8 @@ def _proven(stage: Stage, target: int) -> None:
 def _leave_nothing_running(stage: Stage, slurm: Cluster | None) -> None:
     if slurm is None:
         scheduler.stop(stage.folder / "scheduler")
-    elif (stage.run / ".m4ops").exists() and stage.asked("status")["jobs"]:
-        stage.quietly("cancel", "--yes")
+    elif (stage.run / ".m4ops").exists() and stage.asked("status")["jobs"] and stage.quietly("cancel", "--yes")[0] != 0:
+        say(f"Jobs of this demo may be left in the queue: m4ops --run {shlex.quote(str(stage.run))} cancel")
 
 
 def _need_extra() -> None:
