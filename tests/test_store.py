@@ -313,6 +313,17 @@ def test_what_cannot_be_meant_is_said(pushed: Run, words: tuple[str, ...], error
     assert said.code == 1 and error in said.err and "secret" not in said.err
 
 
+def test_a_checkpoint_that_is_one_file_is_as_good_as_a_folder(pushed: Run, server: Server) -> None:
+    run, path = discovery.describe(pushed.dir)[0], pushed.dir / "epoch=0-step=70.ckpt"
+    path.write_bytes(random.Random(7).randbytes(PART + 70))
+    before = tree(pushed.dir)
+    store.push(run, Checkpoint(70, path), url(pushed))
+    assert store.current(run, path, url(pushed)) and tree(pushed.dir) == before
+    path.unlink()
+    pushed.done("pull", "70")
+    assert tree(pushed.dir) == before and list((pushed.dir / ".m4ops" / "pull").iterdir()) == []
+
+
 def test_of_a_large_file_that_was_edited_only_the_part_that_changed_is_sent(pushed: Run, server: Server) -> None:
     checkpoint, run = made_large(pushed, 10), discovery.describe(pushed.dir)[0]
     store.push(run, checkpoint, url(pushed))

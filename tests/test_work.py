@@ -26,15 +26,20 @@ def test_slurm_does_the_work_and_a_requeued_task_goes_on(trained: Path, server: 
     run.adopt(trained)
     with (run.dir / "m4ops.toml").open("a") as config:
         config.write(f'store = "s3://{BUCKET}/work"\n[work]\ntime = "00:20:00"\narray-parallelism = 2\n')
-    (run.dir / "opt_step-40" / "unwrapped_model" / "extra.bin").write_bytes(bytes(48 << 20))
+    (run.dir / "opt_step-40" / "unwrapped_model" / "extra.bin").write_bytes(bytes(64 << 20))
 
     job = run.done("push", "40", "--max-bandwidth", "8MB", "--on", "slurm", "--no-wait").out.strip()
     folder = next((run.dir / ".m4ops" / "work").glob("*-push-*"))
-    run.sees(lambda: (run.dir / "opt_step-40" / "started-upload-checkpoint").exists())
+    marker = run.dir / "opt_step-40" / "started-upload-checkpoint"
+    run.sees(marker.exists)
     assert run.status()["jobs"] == []
     run.done("rewind", "--to", "20", "-n")
     assert run.told(job, "TimeLimit") == "00:20:00" and run.told(job, "Requeue") == "1"
-    slurm.ask("scontrol", "requeue", job)
+    slurm.ask("scancel", "-s", "USR2", job)  # as before the time limit: the task ends itself in order
+    run.sees(lambda: run.queue()[job][0] == "PENDING")
+    assert not marker.exists()
+    run.sees(marker.exists)
+    slurm.ask("scontrol", "requeue", job)  # as by a preemption: killed, with what it leaves
     run.sees(lambda: run.queue()[job][0] == "PENDING")
 
     said = run.done("extract", "--all-missing", "--on", "slurm", "--partition", "train", "--", "--nice=5")
@@ -48,7 +53,9 @@ def test_slurm_does_the_work_and_a_requeued_task_goes_on(trained: Path, server: 
     run.sees(lambda: (folder / "0.json").exists())
     result = json.loads((folder / "0.json").read_text())
     assert result["code"] == 0, result
-    assert run.told(job, "Restarts") == "1"
+    assert run.told(job, "Restarts") == "2"
+    number, unit, *_ = next(folder.glob("*.out")).read_text().rpartition("sent: ")[2].split()
+    assert unit in ("B", "kB") or float(number) < 50, "what had been sent was sent again"
     assert "finished-upload-checkpoint" in {p.name for p in (run.dir / "opt_step-40").iterdir()}
     assert json.loads((folder / "tasks.json").read_text())[0][2:] == ["push", "40", "--max-bandwidth", "8MB"]
 

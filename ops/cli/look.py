@@ -102,7 +102,7 @@ def _with_copies(seen: Snapshot) -> Snapshot:
         return seen
     from ops.store.noted import standing
 
-    found = {c.path: standing(seen.run, c.path) for c in seen.checkpoints if c.path.is_dir()}
+    found = {c.path: standing(seen.run, c.path) for c in seen.checkpoints}
     told = (
         replace(c, pushed=copy.url, stale=copy.changed) if (copy := found.get(c.path)) else c for c in seen.checkpoints
     )

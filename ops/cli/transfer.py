@@ -214,8 +214,8 @@ def _move_in(ctx: click.Context, run: Run, pulled: Pulled) -> None:
 def _tell(what: str, size: int, moved: int, seconds: float, more: str = "") -> None:
     from ops.views import words
 
-    rate = moved / max(seconds, 1e-3) / 1e9
-    session.say(f"{what}: {words.size(moved)} of {words.size(size)} in {seconds:.1f} s, {rate:.2f} GB/s{more}")
+    rate = words.size(moved / max(seconds, 1e-3))
+    session.say(f"{what}: {words.size(moved)} of {words.size(size)} in {seconds:.1f} s, {rate}/s{more}")
 
 
 def _tell_pushed(pushed: Pushed) -> None:

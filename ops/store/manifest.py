@@ -93,6 +93,11 @@ class Manifest:
     def size(self) -> int:
         return sum(f.piece.size for f in self.files)
 
+    @property
+    def one_file(self) -> bool:
+        """Whether the checkpoint is a file, not a folder."""
+        return not self.folders
+
     def by_name(self) -> dict[str, Copied]:
         return {f.piece.name: f for f in self.files}
 
@@ -137,7 +142,9 @@ def _inside(name: str) -> None:
 
 
 def tree(checkpoint: Path) -> Tree:
-    """What the checkpoint consists of now. Raises Refused for a link that leads out of it."""
+    """What the checkpoint consists of now, be it a folder or one file. Raises Refused for a link that leads out of it."""
+    if checkpoint.is_file():
+        return Tree((_piece(checkpoint.name, checkpoint.stat()),))
     files, folders, links = [], {".": stat.S_IMODE(checkpoint.stat().st_mode)}, {}
     for path, info in _walk(checkpoint):
         name = path.relative_to(checkpoint).as_posix()
@@ -147,8 +154,18 @@ def tree(checkpoint: Path) -> Tree:
         elif stat.S_ISLNK(info.st_mode):
             links[name] = _kept_link(checkpoint, path)
         elif stat.S_ISREG(info.st_mode) and not _PASSING.fullmatch(path.name):
-            files.append(Piece(name, info.st_size, mode, info.st_mtime_ns, (info.st_ino, info.st_ctime_ns)))
+            files.append(_piece(name, info))
     return Tree(tuple(files), folders, links)
+
+
+def base(checkpoint: Path) -> Path:
+    """The folder that the names of a checkpoint's files are relative to."""
+    return checkpoint.parent if checkpoint.is_file() else checkpoint
+
+
+def _piece(name: str, info: os.stat_result) -> Piece:
+    mark = (info.st_ino, info.st_ctime_ns)
+    return Piece(name, info.st_size, stat.S_IMODE(info.st_mode), info.st_mtime_ns, mark)
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:

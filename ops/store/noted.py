@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ops import state
 from ops.checkpoints import states
-from ops.errors import OpsError
+from ops.errors import OpsError, Refused
 from ops.model import Run
 from ops.store import manifest as lists
 from ops.store.line import Line, Place, place
@@ -63,7 +63,7 @@ def remember(run: Run, at: Place, path: Path, made: Manifest) -> None:
     """Note what the copy is made of, and what the files here are now that they have the same content."""
     pieces = lists.tree(path).files
     marks = {piece.name: [*piece.mark, piece.modified, piece.size] for piece in pieces}
-    prints = {piece.name: _print(path / piece.name) for piece in pieces}
+    prints = {piece.name: _print(lists.base(path) / piece.name) for piece in pieces}
     note = {"to": at.url(run.name), "time": time.time(), "list": json.loads(made.dumps()), "marks": marks}
     state.keep(run, f"store/{made.checkpoint}.json", note | {"prints": prints})
 
@@ -73,15 +73,20 @@ def standing(run: Run, path: Path) -> Standing | None:
     noted = state.kept(run, f"store/{path.name}.json")
     if not noted:
         return None
+    try:
+        return Standing(f"{noted['to']}/{path.name}", tuple(_changed(path, noted)))
+    except (OSError, Refused) as error:  # removed meanwhile, by a clean-up job
+        return Standing(f"{noted['to']}/{path.name}", (f"UNKNOWN: {error}",))
+
+
+def _changed(path: Path, noted: Mapping[str, Any]) -> Iterator[str]:
     known, prints = remembered(noted), noted.get("prints", {})
-    changed = []
     for piece in lists.tree(path).files:
         if piece.name not in known:
-            changed += [piece.name] if lists.counts(piece.name) else []
+            yield from [piece.name] if lists.counts(piece.name) else []
         elif not same(piece, known[piece.name], noted):
-            now = _print(path / piece.name) if piece.size == known[piece.name].piece.size else ""
-            changed += [piece.name] if not now or now != prints.get(piece.name) else []
-    return Standing(f"{noted['to']}/{path.name}", tuple(changed))
+            now = _print(lists.base(path) / piece.name) if piece.size == known[piece.name].piece.size else ""
+            yield from [piece.name] if not now or now != prints.get(piece.name) else []
 
 
 def current(run: Run, path: Path, to: str) -> bool:

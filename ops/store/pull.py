@@ -102,7 +102,8 @@ def pull(
             _room(staging, found, work.present())
             work.fetch(mine.renew)
             work.finish()
-            return Pulled(found, at, staging, target, work.new, time.monotonic() - start)
+            whole = staging / name if found.one_file else staging
+            return Pulled(found, at, whole, target, work.new, time.monotonic() - start)
     except OSError as error:
         raise OpsError(
             f"the copy cannot be written: {error.strerror}",
@@ -123,6 +124,8 @@ def refuse_overwrite(target: Path) -> None:
 
 def settle(run: Run, pulled: Pulled) -> None:
     """After the checkpoint was moved in: say that the store has its copy, and note what it is made of."""
+    if pulled.manifest.one_file:
+        pulled.staging.parent.rmdir()
     markers.set_uploaded(pulled.target)
     remember(run, pulled.at, pulled.target, pulled.manifest)
 

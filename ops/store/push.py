@@ -93,8 +93,6 @@ def push(
         raise Refused(
             f"the checkpoint is not complete: {'; '.join(checkpoint.problems)}", str(path), "m4ops verify-checkpoint"
         )
-    if not path.is_dir():
-        raise Refused("a checkpoint that is one file cannot be pushed yet", str(path))
     line = Line(endpoint, how)
     books = state.folder(run) / "store"
     try:
@@ -187,7 +185,7 @@ class _Push:
         )
 
     def _sent(self, piece: Piece, there: _There | None, fresh: bool) -> Copied:
-        with open(self.path / piece.name, "rb") as file:
+        with open(lists.base(self.path) / piece.name, "rb") as file:
             if len(piece.parts) == 1:
                 return self._single(piece, file.fileno())
             return self._several(piece, file.fileno(), None if fresh else self._like(piece, there), fresh)
@@ -280,7 +278,7 @@ class _Push:
 
     def _summed(self, piece: Piece) -> Copied:
         """The sums of a file as it is now."""
-        with open(self.path / piece.name, "rb") as file:
+        with open(lists.base(self.path) / piece.name, "rb") as file:
             handle = file.fileno()
 
             def summed(bounds: tuple[int, int]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from ops.actions import Action, Copy, Folder, Move, PatchState, Rewrite, Schedule, SetJson, Submit, WaitFor, WriteText
+from ops.interventions import copies
 from ops.model import Expectation
 from ops.plan import Cost, Plan
 from ops.views import words
@@ -73,6 +74,8 @@ def _heading(action: Action) -> str:
     match action:
         case WriteText(points=True) | Copy():
             return "where the next job resumes"
+        case WriteText(path=path) if path.endswith(f"/{copies.MARKER}"):
+            return "state of the checkpoint"
         case Schedule() | Submit() | WaitFor() | WriteText(before="" | None, after="" | None):
             return "jobs and switches"
         case Move() | Folder():
