@@ -1,36 +1,36 @@
 """Whether a scaled checkpoint's future LR is F times the unedited one: every torch and HF scheduler, resumed for real.
 
-    pip install --constraint constraints.txt transformers      # once; m4ops itself does not need it
+    pip install --constraint constraints.txt transformers pytorch-lightning      # once; m4ops itself needs neither
     python bench/lr_exactness.py [--factor 0.7] [--write]
 
-For each scheduler a training of ten steps is saved by Accelerate (`save_state`, the scheduler registered for
-checkpointing as in huggingface/smollm vision/m4), then resumed three times by Accelerate: as it is, after
-`m4ops scale-lr F -y` on the run, and after the published recipe (`base_lrs` and `_last_lr` scaled by
-torch.load and torch.save). Compared are the LRs of both parameter groups before each of the next 25 optimizer
-steps. Whatever is no LR must be the same to the bit, and `m4ops undo` must give every file back.
+For each scheduler a training of ten steps is saved by plain Accelerate, by transformers' Trainer and by Lightning, then
+resumed three times by the same: as it is, after `m4ops scale-lr F -y` on the run, and after the published recipe
+(`base_lrs` and `_last_lr` scaled by torch.load and torch.save). Compared are the LRs of both parameter groups before each
+of the next 25 optimizer steps. Whatever is no LR must be the same to the bit, and `m4ops undo` must give every file back.
+Then the same with real DeepSpeed ZeRO-1, 2 and 3 in two processes, on each rank (bench/lr_deepspeed.py).
 `--write` makes docs/lr-exactness.md anew. Fails if one row does.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import accelerate
 import torch
-import transformers
-from lr_schedulers import RATES, TORCH, Make, of_transformers, steps_by_loss
+from lr_deepspeed import STAGES, Sharded, deepspeed
+from lr_schedulers import BY_LOSS, TORCH, Make, of_transformers
+from lr_trainings import AHEAD, FRAMEWORKS, SAVED, TENSOR_LR, Framework
 
-SAVED, AHEAD = 10, 25
 FLOAT64, FLOAT32 = 1e-12, 1e-6
 """Relative errors allowed where the LR is kept as a Python float, and as a float32 tensor."""
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "lr-exactness.md"
@@ -55,9 +55,10 @@ LR_NAMES = frozenset(
 
 @dataclass(frozen=True)
 class Row:
-    """One scheduler's outcome. Errors are the largest relative one of all steps and groups."""
+    """One scheduler's outcome under one framework. Errors are the largest relative one of all steps and groups."""
 
     scheduler: str
+    framework: str
     error: float
     allowed: float
     same: bool
@@ -67,49 +68,6 @@ class Row:
     @property
     def passed(self) -> bool:
         return self.error <= self.allowed and self.same and self.undone
-
-
-class Training:
-    """Two parameter groups under Accelerate, and the scheduler under test."""
-
-    def __init__(self, make: Make, tensor_lr: bool = False) -> None:
-        torch.manual_seed(0)
-        body, head = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
-        rates = [torch.tensor(r) if tensor_lr else r for r in RATES]
-        groups = [{"params": p.parameters(), "lr": r} for p, r in zip((body, head), rates, strict=True)]
-        optimizer = torch.optim.AdamW(groups, lr=rates[0])
-        self.accelerator = accelerate.Accelerator(cpu=True)
-        self.model, self.optimizer = self.accelerator.prepare(torch.nn.Sequential(body, head), optimizer)
-        self.scheduler = make(optimizer)
-        self.accelerator.register_for_checkpointing(self.scheduler)
-
-    def train(self, steps: int) -> list[tuple[float, ...]]:
-        """The LR of each group as each step used it."""
-        used = []
-        for _ in range(steps):
-            self.accelerator.backward(self.model(torch.ones(2, 3)).square().sum())
-            used.append(tuple(float(group["lr"]) for group in self.optimizer.param_groups))
-            self.optimizer.step()
-            self.scheduler.step(*[1.0] if steps_by_loss(self.scheduler) else [])
-            self.optimizer.zero_grad()
-        return used
-
-    def save(self, run: Path) -> None:
-        """A checkpoint with m4's files."""
-        checkpoint = run / f"opt_step-{SAVED}"
-        self.accelerator.save_state(str(checkpoint / "accelerator_state"))
-        sizes = dict.fromkeys(("global_batch_size_current", "global_seen_samples"), 1)
-        sizes |= dict.fromkeys(("next_goal_samples", "grad_acc_size_current"), 1)
-        infos = {"train_logs": {}, "wandb_run_id": "", "seed": 1, "resume_opt_step": SAVED, "resume_epoch": 0}
-        (checkpoint / "resume_run_infos.json").write_text(json.dumps({**infos, "gbs_running": sizes}))
-        (checkpoint / "finished-saving").touch()
-        (run / "latest_opt_step_dir").write_text(str(checkpoint))
-
-
-def resumed(run: Path, make: Make, tensor_lr: bool) -> list[tuple[float, ...]]:
-    training = Training(make, tensor_lr)
-    training.accelerator.load_state(str(run / f"opt_step-{SAVED}" / "accelerator_state"))
-    return training.train(AHEAD)
 
 
 def m4ops(run: Path, *words: str) -> None:
@@ -122,14 +80,17 @@ def m4ops(run: Path, *words: str) -> None:
         raise SystemExit(f"{' '.join(words)}: {done.stdout}{done.stderr}")
 
 
-def recipe(run: Path, factor: float) -> None:
+def recipe(run: Path, framework: Framework, factor: float) -> None:
     """What is published: scale the scheduler's base_lrs and _last_lr, load and save by torch."""
-    path = run / f"opt_step-{SAVED}" / "accelerator_state" / "custom_checkpoint_0.pkl"
-    state = torch.load(path, weights_only=False)
+    path, way = run / framework.scheduler[0], framework.scheduler[1]
+    whole = torch.load(path, weights_only=False)
+    state = whole
+    for key in way:
+        state = state[key]
     for name in ("base_lrs", "_last_lr"):
         if name in state:
             state[name] = [lr * factor for lr in state[name]]
-    torch.save(state, path)
+    torch.save(whole, path)
 
 
 def files(run: Path) -> dict[str, bytes]:
@@ -140,7 +101,7 @@ def values(run: Path) -> dict[str, Any]:
     """Every value in every torch file, and the bytes of every other, without the LRs."""
     found: dict[str, Any] = {}
     for name, raw in files(run).items():
-        if name.endswith((".pkl", ".bin")):
+        if name.endswith((".pkl", ".bin", ".pt", ".pth", ".ckpt")) and "training_args" not in name:
             found |= {name + k: v for k, v in leaves(torch.load(name, weights_only=False)).items()}
         else:
             found[name] = raw
@@ -180,60 +141,91 @@ def outcome(found: list[tuple[float, ...]], before: list[tuple[float, ...]], fac
     return f"**wrong** in {len(wrong)} of {AHEAD} steps ({min(ratios):.2g} to {max(ratios):.2g} ×)"
 
 
-def measured(name: str, make: Make, factor: float, tensor_lr: bool = False) -> Row:
+def measured(name: str, make: Make, factor: float, framework: Framework) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         run, by_recipe = Path(folder, "run"), Path(folder, "recipe")
-        training = Training(make, tensor_lr)
-        training.train(SAVED)
-        training.save(run)
+        run.mkdir()
+        framework.save(run, make)
         shutil.copytree(run, by_recipe)
         raw, kept = files(run), values(run)
-        before = resumed(run, make, tensor_lr)
+        before = framework.resume(run, make)
         m4ops(run, "scale-lr", f"{factor:g}", "-y")
-        after, same = resumed(run, make, tensor_lr), kept == values(run)
+        after, same = framework.resume(run, make), kept == values(run)
         m4ops(run, "undo", "-y")
-        recipe(by_recipe, factor)
-        told = outcome(resumed(by_recipe, make, tensor_lr), before, factor)
+        recipe(by_recipe, framework, factor)
+        told = outcome(framework.resume(by_recipe, make), before, factor)
         wanted = [tuple(factor * lr for lr in step) for step in before]
-        return Row(name, error(after, wanted), FLOAT32 if tensor_lr else FLOAT64, same, raw == files(run), told)
+        allowed = FLOAT32 if framework is TENSOR_LR else FLOAT64
+        return Row(name, framework.name, error(after, wanted), allowed, same, raw == files(run), told)
 
 
-def document(rows: list[Row], factor: float) -> str:
-    versions = (
-        f"torch {torch.__version__.partition('+')[0]}, accelerate {accelerate.__version__}, "
-        f"transformers {transformers.__version__}"
+def document(rows: list[Row], sharded: list[Sharded], factor: float) -> str:
+    versions = ", ".join(
+        f"{n} {version(n).partition('+')[0]}"
+        for n in ("torch", "accelerate", "transformers", "pytorch-lightning", "deepspeed")
     )
+    names = [framework.name for framework in FRAMEWORKS]
     lines = [
         "# What a resume trains with after the LR was changed in the checkpoint",
         "",
         "Made by `python bench/lr_exactness.py --write`; nothing here is written by hand.",
         "",
-        f"A training with two parameter groups is saved by Accelerate after {SAVED} steps, its LR changed by a factor of {factor:g},",
-        f"and resumed by Accelerate; the LR of each of the next {AHEAD} optimizer steps is compared with {factor:g} × that of a",
-        f"resume without the change ({versions}).",
+        f"A training with two parameter groups is saved after {SAVED} steps by plain Accelerate, transformers' Trainer or Lightning, its",
+        f"LR changed by a factor of {factor:g}, and resumed by the same; the LR of each of the next {AHEAD} optimizer steps is compared with",
+        f"{factor:g} × that of a resume without the change ({versions}).",
         "",
-        "- *Published recipe*: `base_lrs` and `_last_lr` of the scheduler's file are scaled with `torch.load` and `torch.save`.",
-        f"- *m4ops*: `m4ops scale-lr {factor:g}`; the largest relative error of all steps and groups. Everything that is no LR",
-        "  was the same to the bit, and `m4ops undo` gave every file back to the byte.",
+        "- *Published recipe*: `base_lrs` and `_last_lr` of the scheduler's state are scaled with `torch.load` and `torch.save`.",
+        f"- The other columns: `m4ops scale-lr {factor:g}`, the largest relative error of all steps and groups. Everything that is no",
+        "  LR was the same to the bit, and `m4ops undo` gave every file back to the byte.",
+        "- An empty cell: the framework does not step a scheduler by the loss at each step.",
         "",
-        "| scheduler | published recipe | `m4ops scale-lr` |",
-        "|---|---|---|",
+        f"| scheduler | published recipe | {' | '.join(names)} |",
+        "|---|---|" + "---|" * len(names),
     ]
-    for row in rows:
-        mine = f"right (error {row.error:.0e})" if row.error else "right (error 0)"
-        lines.append(f"| {row.scheduler} | {row.recipe} | {mine if row.passed else '**FAILED**'} |")
+    for name in dict.fromkeys(row.scheduler for row in rows):
+        mine = {row.framework: row for row in rows if row.scheduler == name}
+        told = " or ".join(dict.fromkeys(row.recipe for row in mine.values()))
+        lines.append(f"| {name} | {told} | {' | '.join(cell(mine.get(n)) for n in names)} |")
     told = [row.recipe for row in rows]
     counts = (told.count("right"), told.count("**no effect**"), told.count("first step with the old LR"))
-    rest = len(rows) - sum(counts)
     lines += [
         "",
-        f"Of {len(rows)} rows the recipe is right in {counts[0]}, has no effect in {counts[1]}, is late by a step in {counts[2]}"
-        f" and wrong otherwise in {rest}; m4ops is right in {sum(r.passed for r in rows)}.",
+        f"Of {len(rows)} resumes the recipe is right in {counts[0]}, has no effect in {counts[1]}, is late by a step in {counts[2]}"
+        f" and wrong otherwise in {len(rows) - sum(counts)}; m4ops is right in {sum(r.passed for r in rows)}.",
         "",
         "transformers' `get_adafactor_schedule` has no row: Adafactor computes its own LR (`relative_step`), no file holds",
-        "it, and m4ops refuses to change it. The LR of DeepSpeed's own schedulers comes from `ds_config`; m4ops says so.",
+        "it, and m4ops refuses to change it. The LR of DeepSpeed's own schedulers comes from `ds_config`: m4ops changes it",
+        "there, and in the optimizer's state for the first step.",
+        "",
+        "## DeepSpeed, two processes",
+        "",
+        f"The same with real DeepSpeed (gloo, CPU): the largest error on either rank over {AHEAD} steps. The fp32 master weights, the moments",
+        "and every other byte but the LRs and their checksums were the same.",
+        "",
+        "| scheduler | " + " | ".join(f"ZeRO-{stage}" for stage in STAGES) + " |",
+        "|---|" + "---|" * len(STAGES),
     ]
+    for name in dict.fromkeys(s.scheduler for s in sharded):
+        found = {s.stage: s for s in sharded if s.scheduler == name}
+        lines.append(
+            f"| {name} | "
+            + " | ".join(f"right (error {found[s].error:.0e})" if found[s].passed else "**FAILED**" for s in STAGES)
+            + " |"
+        )
     return "\n".join(lines) + "\n"
+
+
+def cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    return f"right (error {row.error:.0e})" if row.passed else "**FAILED**"
+
+
+def told(cases: list[tuple[Framework, str, Make]]) -> Iterator[tuple[Framework, str, Make]]:
+    """The cases, each said before its turn: some take long."""
+    for number, (framework, name, make) in enumerate(cases, 1):
+        print(f"{number}/{len(cases)} {framework.name}: {name}", flush=True)
+        yield framework, name, make
 
 
 def main() -> None:
@@ -241,21 +233,26 @@ def main() -> None:
     parser.add_argument("--factor", type=float, default=0.7)
     parser.add_argument("--write", action="store_true", help=f"make {DOCUMENT.name} anew")
     parser.add_argument("--only", default="", help="schedulers whose name contains this")
+    parser.add_argument("--no-deepspeed", action="store_true", help="leave the DeepSpeed part out")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    cases = [(name, make, False) for name, make in {**TORCH, **of_transformers()}.items()]
-    cases += [
-        (f"{name}, the LR a float32 tensor", TORCH[name], True) for name in ("LambdaLR", "StepLR", "SequentialLR")
+    schedulers = {n: m for n, m in {**TORCH, **of_transformers()}.items() if options.only in n}
+    cases = [(f, n, m) for n, m in schedulers.items() for f in FRAMEWORKS if f.by_loss or n not in BY_LOSS]
+    tensors = ("LambdaLR", "StepLR", "SequentialLR")
+    rows = [measured(n, m, options.factor, f) for f, n, m in told(cases)]
+    rows += [
+        measured(f"{n}, the LR a float32 tensor", TORCH[n], options.factor, TENSOR_LR)
+        for n in tensors
+        if n in schedulers
     ]
-    rows = []
-    for name, make, tensor_lr in cases:
-        if options.only in name:
-            rows.append(measured(name, make, options.factor, tensor_lr))
-            print(f"{'ok' if rows[-1].passed else 'FAILED':7}{rows[-1]}", flush=True)
+    sharded = [] if options.no_deepspeed else deepspeed(options.factor)
+    for row in (*rows, *sharded):
+        if not row.passed:
+            print(f"FAILED {row}", flush=True)
     if options.write:
         DOCUMENT.parent.mkdir(exist_ok=True)
-        DOCUMENT.write_text(document(rows, options.factor), encoding="utf-8")
-    sys.exit(not all(row.passed for row in rows))
+        DOCUMENT.write_text(document(rows, sharded, options.factor), encoding="utf-8")
+    sys.exit(not all(row.passed for row in (*rows, *sharded)))
 
 
 if __name__ == "__main__":

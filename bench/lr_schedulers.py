@@ -10,6 +10,7 @@ from torch.optim import lr_scheduler as t
 from torch.optim.swa_utils import SWALR
 
 Make = Callable[[torch.optim.Optimizer], Any]
+BY_LOSS = ("ReduceLROnPlateau", "get_reduce_on_plateau_schedule", "get_greedy_schedule")
 RATES = (1e-3, 4e-4)
 """Of the two parameter groups."""
 

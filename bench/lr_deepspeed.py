@@ -1,0 +1,105 @@
+"""The DeepSpeed part of bench/lr_exactness.py: ZeRO-1, 2 and 3 in two processes, every rank's LR after `m4ops scale-lr`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from lr_trainings import AHEAD, SAVED
+
+STAGES = (1, 2, 3)
+RANKS = 2
+SCHEDULERS = (
+    "LambdaLR", "StepLR", "CosineAnnealingLR, eta_min", "OneCycleLR", "SequentialLR", "CyclicLR, triangular2",
+)  # fmt: skip
+ALLOWED = 1e-12
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """One scheduler under one stage: the largest relative error on any rank, and whether nothing else was changed."""
+
+    scheduler: str
+    stage: int
+    error: float
+    same: bool
+
+    @property
+    def passed(self) -> bool:
+        return self.error <= ALLOWED and self.same
+
+
+def deepspeed(factor: float) -> list[Sharded]:
+    """Two launches in all: one saves every run, one resumes each as it is and scaled."""
+    names = [f"{name}-zero-{stage}" for name in SCHEDULERS for stage in STAGES]
+    with tempfile.TemporaryDirectory() as folder:
+        plain, scaled = Path(folder, "plain"), Path(folder, "scaled")
+        _launch([plain / name for name in names], SAVED)
+        shutil.copytree(plain, scaled)
+        same = {name: _scaled(scaled / name, plain / name, factor) for name in names}
+        _launch([root / name for root in (plain, scaled) for name in names], SAVED + AHEAD)
+        found = {
+            name: max(_error(scaled / name, plain / name, factor, rank) for rank in range(RANKS)) for name in names
+        }
+    return [Sharded(s, z, found[f"{s}-zero-{z}"], same[f"{s}-zero-{z}"]) for s in SCHEDULERS for z in STAGES]
+
+
+def _launch(runs: list[Path], until: int) -> None:
+    trainer = Path(__file__).with_name("lr_deepspeed_trainer.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # DeepSpeed builds with ninja
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PATH": path}
+    done = subprocess.run(
+        [*command, str(trainer), "--until", str(until), *map(str, runs)], env=env, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise SystemExit(done.stdout[-2000:] + done.stderr[-4000:])
+
+
+def _scaled(run: Path, plain: Path, factor: float) -> bool:
+    """Scale the run's LR, undo, scale again. Whether undo gave every byte back, and little was changed by the scaling."""
+    (run / "latest_opt_step_dir").write_text(str(run / f"opt_step-{SAVED}"))
+    before = _files(run)
+    for words in (("scale-lr", f"{factor:g}"), ("undo",), ("scale-lr", f"{factor:g}")):
+        _m4ops(run, *words, "-y")
+        after = _files(run)
+        if words[0] == "undo" and after != before:
+            return False
+    return all(len(before[k]) == len(after[k]) and _changed(before[k], after[k]) <= 200 for k in before)
+
+
+def _files(run: Path) -> dict[str, bytes]:
+    paths = (p for p in run.rglob("*") if p.is_file() and ".m4ops" not in p.parts)
+    return {str(p.relative_to(run)): p.read_bytes() for p in paths}
+
+
+def _changed(old: bytes, new: bytes) -> int:
+    return 0 if old == new else sum(a != b for a, b in zip(old, new, strict=True))
+
+
+def _m4ops(run: Path, *words: str) -> None:
+    scheduler = run.parent.parent / "scheduler"
+    scheduler.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "ops.cli", "--run", str(run), *words]
+    done = subprocess.run(command, env={**os.environ, "M4OPS_EMBEDDED": str(scheduler)}, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}: {done.stdout}{done.stderr}")
+
+
+def _error(run: Path, plain: Path, factor: float, rank: int) -> float:
+    now, was = (_rates(folder, rank) for folder in (run, plain))
+    if len(now) != AHEAD or len(was) != AHEAD:
+        return float("inf")
+    pairs = ((a, factor * b) for x, y in zip(now, was, strict=True) for a, b in zip(x, y, strict=True))
+    return max(abs(a - b) / b if b else abs(a) for a, b in pairs)
+
+
+def _rates(run: Path, rank: int) -> list[list[float]]:
+    lines = (run / f"lrs.{rank}.jsonl").read_text().splitlines()
+    return [line["lrs"] for line in map(json.loads, lines) if line["step"] > SAVED]
