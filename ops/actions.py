@@ -120,20 +120,22 @@ class Rewrite:
     edits: tuple[Edit, ...] = ()
     restore: bool = False
     why: str = ""
+    stored: bool = True
+    """Whether the original stays aside; where it does not, there is no way back."""
 
     def describe(self) -> str:
         if self.restore:
             return f"{self.path}: original put back from {self.aside}"
         what = f"zero {len(self.zero)} optimizer tensors" if self.zero else f"keep {self.kept} lines"
         what += f" and set {len(self.edits)} LR fields" if self.edits else ""
-        return f"{self.path}: {what}; the original stays as {self.aside}"
+        return f"{self.path}: {what}; the original {f'stays as {self.aside}' if self.stored else 'is not kept'}"
 
     @property
     def kept(self) -> int:
         return sum(last - first + 1 for first, last in self.keep)
 
-    def inverse(self) -> Action:
-        return replace(self, restore=not self.restore)
+    def inverse(self) -> Action | None:
+        return replace(self, restore=not self.restore) if self.stored else None
 
 
 @dataclass(frozen=True)
@@ -325,7 +327,7 @@ def paths(action: Action) -> tuple[str, ...]:
         case Move():
             return (action.source, action.target)
         case Rewrite():
-            return (action.path, action.aside)
+            return (action.path, action.aside) if action.stored else (action.path,)
         case Schedule() | Submit() | WaitFor():
             return ()
         case _:

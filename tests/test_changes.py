@@ -126,6 +126,25 @@ def test_reset_optimizer_by_the_trainers_switch_touches_no_checkpoint(run: Run) 
     assert run.tree() == before
 
 
+def test_a_reset_in_the_checkpoint_without_originals_keeps_no_copy(run: Run) -> None:
+    (run.root / "train.yaml").write_text("load_optimizer_states: True\n")
+    (run.dir / "m4ops.toml").write_text('trainer_config = "../train.yaml"\n')
+    path = run.state(20, "optimizer.bin")
+    before, inode = state_of(run, 20, "optimizer.bin"), path.stat().st_ino
+    words = ("reset-optimizer", "--in-checkpoint", "--no-originals", "--scale-lr", "0.5", "--at", "20")
+    said = run.done(*words, "-y")
+    assert "cannot be undone" in said.out
+    assert "no undo brings the moments back" in " ".join(said.out.split())
+    after = state_of(run, 20, "optimizer.bin")
+    assert not any(t.any() for entry in after["state"].values() for t in entry.values())
+    assert [g["lr"] for g in after["param_groups"]] == [g["lr"] * 0.5 for g in before["param_groups"]]
+    assert (run.root / "train.yaml").read_text() == "load_optimizer_states: True\n"
+    assert not (run.dir / ".m4ops" / "originals").exists()
+    assert path.stat().st_ino != inode
+    assert "sound to the last byte" in run.done("verify-checkpoint", "--deep", "20").out
+    assert state_of(run, 20, "custom_checkpoint_0.pkl")["_last_lr"] == [g["lr"] for g in after["param_groups"]]
+
+
 def test_a_config_behind_a_link_is_edited_and_the_link_stays(run: Run) -> None:
     (run.root / "v3.yaml").write_text("load_optimizer_states: True\n")
     (run.root / "train.yaml").symlink_to("v3.yaml")

@@ -283,3 +283,20 @@ def test_a_failing_call_rolls_everything_back(told: Story, code: int, lasting: b
         again = run.m4ops(*told.words)
         assert again.code == 0, f"{when}, then once more: {again.err}"
         assert_same(run.tree(), told.after, f"{when}, then once more")
+
+
+def test_what_keeps_no_original_is_finished_or_said_to_be_done(run: Run) -> None:
+    told = story(run, "reset-optimizer", "--no-originals", "--at", "20")
+    for at in (number for number, name in enumerate(told.calls, 1) if name in ("replace", "write")):
+        told.anew()
+        assert killed(run, at, told.words) == KILLED
+        back = told.aside()
+        said = run.m4ops("undo", "-y")
+        if said.code == 0 or "no change to take" in said.err:
+            assert_same(run.tree(), told.before, f"killed before call {at}, undone")
+        else:
+            assert "to take it back with" in said.err or "nothing to take back" in said.err, said.err
+            assert_same(run.tree(), told.after, f"killed before call {at}: done")
+        back()
+        if run.m4ops("apply", "1", "-y").code == 0:
+            assert_same(run.tree(), told.after, f"killed before call {at}, finished")

@@ -126,10 +126,8 @@ def copy_rewritten(source: Path, place: Path, zero: Sequence[Span], edits: Seque
         raise OpsError(
             "the optimizer's moments are not where they were when this was planned", str(source), "make the plan again"
         )
-    shutil.copyfile(source, place)
-    with place.open("r+b") as file:
-        for span in spans:
-            _fill(file.fileno(), span)
+    with source.open("rb") as old, place.open("wb") as file:
+        _copy_around(old.fileno(), file.fileno(), spans)
         for piece in splices:
             os.pwrite(file.fileno(), piece.new, piece.offset)
 
@@ -152,8 +150,16 @@ def copy_as_edited(source: Path, place: Path, zero: Sequence[Span], edits: Seque
                 os.pwrite(file.fileno(), piece.new, piece.offset)
 
 
-def _fill(handle: int, span: Span) -> None:
-    at, left, zeros = span.offset, span.length, bytes(1 << 20)
-    while left > 0:
-        written = os.pwrite(handle, zeros[: min(left, len(zeros))], at)
-        at, left = at + written, left - written
+def _copy_around(source: int, place: int, spans: Sequence[Span]) -> None:
+    """Copy all but the spans, which stay holes: they read as zeros and take no room."""
+    size = os.fstat(source).st_size
+    os.ftruncate(place, size)
+    at = 0
+    for begin, end in (*((s.offset, s.offset + s.length) for s in sorted(spans, key=lambda s: s.offset)), (size, size)):
+        os.lseek(place, at, os.SEEK_SET)
+        while at < begin:
+            done = os.sendfile(place, source, at, begin - at)
+            if not done:
+                raise OpsError("a file became shorter while it was copied")
+            at += done
+        at = max(at, end)

@@ -120,18 +120,37 @@ def shift_schedule(
 
 
 @click.command("reset-optimizer")
+@click.option("--in-checkpoint", is_flag=True, help="In the checkpoint, also where the trainer's config is known.")
+@click.option("--no-originals", is_flag=True, help="Keep no copy of the moments: saves their room, cannot be undone.")
+@click.option("--scale-lr", metavar="F", help="Multiply the LR by F.")
+@click.option("--set-lr", metavar="X", help="Set the current LR to X.")
+@AGAIN
 @AT
 @carry.parking
 @carry.options
 @click.pass_context
-def reset_optimizer(ctx: click.Context, /, dry_run: bool, yes: bool, out: Path | None, **wish: Any) -> None:
+def reset_optimizer(
+    ctx: click.Context,
+    /,
+    dry_run: bool,
+    yes: bool,
+    out: Path | None,
+    scale_lr: str | None,
+    set_lr: str | None,
+    no_originals: bool,
+    **wish: Any,
+) -> None:
     """Start the next resume with fresh optimizer moments.
 
-    By load_optimizer_states in the trainer's config where m4ops.toml names it (trainer_config), else in the checkpoint.
+    By load_optimizer_states in the trainer's config where m4ops.toml names it (trainer_config), else in the checkpoint:
+    there moments and steps become zero on all ranks; LR and master weights stay.
     """
     from ops.interventions.optimizer import ResetOptimizer
 
-    carry.carry_out(ctx, ResetOptimizer(**wish), dry_run, yes, out)
+    factor = None if scale_lr is None else session.number(scale_lr, "--scale-lr")
+    value = None if set_lr is None else session.number(set_lr, "--set-lr")
+    made = ResetOptimizer(scale_lr=factor, set_lr=value, originals=not no_originals, **wish)
+    carry.carry_out(ctx, made, dry_run, yes, out)
 
 
 @click.command("reset-wandb")

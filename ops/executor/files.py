@@ -57,7 +57,8 @@ def prepare(action: Action, run_dir: Path, name: str) -> Built:
         case act.Rewrite(restore=True):
             return Built(old=_kept(action.path, run_dir, name))
         case act.Rewrite():
-            return Built(_prepare_rewrite(action, run_dir, name))
+            old = None if action.stored else _kept(action.path, run_dir, name)
+            return Built(_prepare_rewrite(action, run_dir, name), old)
         case act.Copy(gone=True):
             return Built(old=_kept(action.path, run_dir, name))
         case act.Copy():
@@ -126,6 +127,8 @@ def _take_back(action: Action, built: Built) -> None:
             os.replace(_needed(built.old), real(action.path))
         case act.Rewrite(restore=True):
             _keep_aside(action)
+            os.replace(_needed(built.old), action.path)
+        case act.Rewrite(stored=False):
             os.replace(_needed(built.old), action.path)
         case act.Rewrite() if now == "half":
             os.unlink(action.aside)
@@ -288,10 +291,11 @@ def _move(action: act.Move) -> None:
 
 
 def _rewrite(action: act.Rewrite, new: Path) -> None:
-    if not os.path.lexists(action.aside):
+    if action.stored and not os.path.lexists(action.aside):
         _keep_aside(action)
     if states.fingerprint(Path(action.path)) != action.before:
-        os.unlink(action.aside)
+        if action.stored:
+            os.unlink(action.aside)
         raise Drift("the file changed while it was rewritten; nothing was taken from it", action.path)
     os.replace(new, action.path)
 

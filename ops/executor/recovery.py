@@ -46,6 +46,12 @@ def back(entry: journal.Entry) -> tuple[Action, ...]:
         for i, a in enumerate(actions)
         if i in entry.applying and (i < first or _orderly(a) or _stands(entry, a, i) == "after")
     ]
+    if final := next((a for a in begun if isinstance(a, act.Rewrite) and a.inverse() is None), None):
+        raise Drift(
+            f"`{final.describe()}` is done, and nothing was kept to take it back with",
+            final.path,
+            f"m4ops apply {entry.change.id} goes on",
+        )
     inverses = act.inverse_of(tuple(begun))
     return tuple(a for a in inverses if isinstance(a, act.Fileless) or state(a)[0] != "after")
 

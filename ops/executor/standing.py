@@ -80,6 +80,9 @@ def _same(now: float | None, wanted: float, edit: act.Edit) -> bool:
 
 
 def _rewrite_state(action: act.Rewrite) -> tuple[State, str]:
+    if not action.stored:
+        now = states.fingerprint(Path(action.path))
+        return _compared(now, action.before, action.after or (now if now else None))
     main, aside = states.fingerprint(Path(action.path)), states.fingerprint(Path(action.aside))
     found = f"file {main or 'missing'}, aside {aside or 'missing'}"
     original = main == action.before and not aside

@@ -134,6 +134,29 @@ def check_lr(lr: float) -> None:
         raise BadInput(f"the LR must lie between 0 and 10, not {lr}", hint="m4ops set-lr 1e-5")
 
 
+def wished(
+    snapshot: Snapshot, checkpoint: Checkpoint, factor: float | None, lr: float | None, again: bool
+) -> tuple[Action, ...]:
+    """The LR change that another wish carries: `--scale-lr`, `--set-lr`, or none."""
+    if factor is not None and lr is not None:
+        raise BadInput("--scale-lr and --set-lr exclude each other", hint="give the one that you mean")
+    if factor is not None:
+        check_factor(factor)
+    elif lr is not None:
+        check_lr(lr)
+    else:
+        return ()
+    refuse_second(snapshot, checkpoint, again)
+    return scaled(snapshot, checkpoint, factor) if factor is not None else set_to(snapshot, checkpoint, Aim(lr or 0.0))
+
+
+def promised(snapshot: Snapshot, checkpoint: Checkpoint, factor: float | None, lr: float | None) -> Expectation:
+    """What the log must show of such a change."""
+    if lr is None:
+        return scale_promise(snapshot, checkpoint, now_of(checkpoint), factor or 1.0)
+    return set_promise(snapshot, checkpoint, current(checkpoint), lr)
+
+
 def refuse_second(snapshot: Snapshot, checkpoint: Checkpoint, again: bool) -> None:
     """The same checkpoint's LR changed twice is a mistake (0.75² is no 0.75) until `again` says otherwise.
 

@@ -9,7 +9,6 @@ from ops.actions import Action, Copy, Folder, Move, PatchState, Rewrite, WriteTe
 from ops.errors import BadInput, Refused
 from ops.interventions import evaluations, forecast, optimizer, parking, targets, wandb_run
 from ops.interventions import learning_rate as lr
-from ops.interventions.lr_promise import scale_promise, set_promise
 from ops.interventions.wish import Edit
 from ops.model import DISCARDED, Checkpoint, Evals, Expectation, LogView, Pointer, Snapshot, Unknown
 from ops.pace import seconds_per_step
@@ -41,7 +40,6 @@ class Rewind(Edit):
         return frozenset({self._step(snapshot)})
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
-        self._check()
         target = targets.resumable(snapshot, self._step(snapshot))
         self._refuse_mixing(snapshot, target)
         changes = self._lr(snapshot, target)
@@ -64,11 +62,7 @@ class Rewind(Edit):
     def expect(self, snapshot: Snapshot) -> Expectation | None:
         target = targets.resumable(snapshot, self._step(snapshot))
         old = target.wandb_id if isinstance(target.wandb_id, str) else ""
-        promise = (
-            scale_promise(snapshot, target, lr.now_of(target), self.scale_lr or 1.0)
-            if self.set_lr is None
-            else set_promise(snapshot, target, lr.current(target), self.set_lr)
-        )
+        promise = lr.promised(snapshot, target, self.scale_lr, self.set_lr)
         known = target.infos is not None
         return replace(promise, wandb_new=not self.keep_wandb_run if known else None, wandb_id=old)
 
@@ -101,23 +95,8 @@ class Rewind(Edit):
     def _step(self, snapshot: Snapshot) -> int:
         return targets.resolve(snapshot, self.to)
 
-    def _check(self) -> None:
-        if self.scale_lr is not None and self.set_lr is not None:
-            raise BadInput("--scale-lr and --set-lr exclude each other", hint="give the one that you mean")
-        if self.scale_lr is not None:
-            lr.check_factor(self.scale_lr)
-        if self.set_lr is not None:
-            lr.check_lr(self.set_lr)
-
     def _lr(self, snapshot: Snapshot, target: Checkpoint) -> tuple[Action, ...]:
-        changes: tuple[Action, ...] = ()
-        if self.scale_lr is not None or self.set_lr is not None:
-            lr.refuse_second(snapshot, target, self.again)
-            changes = (
-                lr.scaled(snapshot, target, self.scale_lr)
-                if self.scale_lr is not None
-                else lr.set_to(snapshot, target, lr.Aim(self.set_lr or 0.0))
-            )
+        changes = lr.wished(snapshot, target, self.scale_lr, self.set_lr, self.again)
         return optimizer.reset(snapshot, target, changes) if self.reset_optimizer else changes
 
     def _refuse_mixing(self, snapshot: Snapshot, target: Checkpoint) -> None:
