@@ -64,6 +64,12 @@ def everything() -> Run:
     return Run(_own() / "all-runs", "all-runs")
 
 
+def aside(run: Run) -> Run:
+    """Where the notes on a run lie whose own folder takes none: it is full, or no more there."""
+    place = hashlib.sha256(os.fsencode(os.path.realpath(run.dir))).hexdigest()[:12]
+    return Run(_own() / f"aside-{place}", run.name)
+
+
 def _own() -> Path:
     """The user's own state folder of m4ops."""
     configured = os.environ.get("XDG_STATE_HOME", "")

@@ -372,6 +372,31 @@ def test_a_missed_check_is_told_and_that_checks_come_again_is_not(
     assert [[n["kind"] for n in post["news"]] for post in web.posted()] == [["job-absent"], ["check-missed"]]
 
 
+def test_that_a_run_cannot_be_watched_is_told_and_so_is_that_it_can_again(
+    run: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A full disk takes no bookkeeping: nothing may be told twice, and the silence itself is told."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    configure(run, web.uri)
+    m4ops(run, monkeypatch, "check")
+    replace = state._replace
+
+    def full(file: Path, content: bytes) -> None:
+        if run.dir in file.parents:
+            raise OSError(28, "No space left on device")
+        replace(file, content)
+
+    monkeypatch.setattr(state, "_replace", full)
+    for _ in range(4):
+        assert "No space left on device" in m4ops(run, monkeypatch, "check")
+        clock.now += 600
+    monkeypatch.setattr(state, "_replace", replace)
+    for _ in range(2):
+        m4ops(run, monkeypatch, "check")
+    blind = "tr_190: this run cannot be watched: cannot keep the bookkeeping: No space left on device"
+    assert web.texts()[1:] == [f"UNKNOWN {blind}", f"RESOLVED {blind}"]
+
+
 def test_the_metrics_are_written_at_every_check_and_are_no_message(
     run: Run, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

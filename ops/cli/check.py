@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from ops.model import Finding, Run, Severity, Snapshot
 if TYPE_CHECKING:
     from ops.alerts.words import Ack
     from ops.config import Config
+    from ops.lease import Lease
     from ops.policy import Policy
     from ops.requests import Reply
     from ops.state import Memory
@@ -141,8 +142,10 @@ def checked_runs(
     for (run, config), one in zip(runs, seen, strict=True):
         try:
             checked.append(_check(run, one, config.alerts(sinks), quiet, every))
+            _watched(run, config.alerts(sinks), None)
         except (OpsError, OSError) as error:
             checked.append(_lost(run, error))
+            _watched(run, config.alerts(sinks), error)
     return tuple(checked)
 
 
@@ -162,11 +165,7 @@ def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Che
             findings, memory = session.judged(seen.snapshot, memory)
             missed = watch.checked(run, now, every) if every else ()
             findings = (*findings, *missed, *session.beside(seen.snapshot, memory))
-
-            def keep(memory: Memory) -> None:
-                held.renew()
-                state.save(run, memory)
-
+            keep = _keeper(run, held)
             if quiet and not notify.targets((*policy.sinks, *policy.escalate_to)):
                 keep(memory)
             else:
@@ -182,6 +181,37 @@ def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Che
     checked = Checked(run, seen.snapshot, findings, verdict(seen.snapshot, findings), taken)
     _metrics(checked, policy, memory, acks)
     return checked
+
+
+def _keeper(run: Run, held: Lease) -> Callable[[Memory], None]:
+    """What saves the memory while the lease is held, and raises when it was lost."""
+    from ops import state
+
+    def keep(memory: Memory) -> None:
+        held.renew()
+        state.save(run, memory)
+
+    return keep
+
+
+def _watched(run: Run, policy: Policy, error: Exception | None) -> None:
+    """Tell that a run cannot be watched, and that it can again. The notes on that lie aside: the run's may be full."""
+    from ops import state, tick
+    from ops.alerts import notify
+
+    aside = state.aside(run)
+    if not notify.targets(policy.sinks) or (error is None and not aside.dir.is_dir()):
+        return
+    what, where = (error.what, error.where) if isinstance(error, OpsError) else (str(error), "")
+    blind = Finding("check-unknown", Severity.UNKNOWN, f"this run cannot be watched: {what}", (where,) if where else ())
+    try:
+        with state.lease(aside, "tick", tick.LEASE) as held:
+            memory = state.load(aside)
+            if error or memory.episodes or memory.outbox or memory.held:
+                desk = notify.Desk(run, policy, _keeper(aside, held))
+                notify.notify(desk, memory, (blind,) if error else (), time.time())
+    except (OpsError, OSError) as failed:
+        session.say(f"m4ops check: {failed}")
 
 
 def _metrics(checked: Checked, policy: Policy, memory: Memory, acks: Sequence[Ack]) -> None:
@@ -232,12 +262,7 @@ def _tell(run: Run, policy: Policy, reply: Reply) -> None:
     severity = Severity.OK if reply.outcome == "done" else Severity.WARNING
     news = News(OPENED, Finding("request", severity, told(reply)), reply.time, reply.time)
     with state.lease(run, "tick", tick.LEASE) as held:
-
-        def keep(memory: Memory) -> None:
-            held.renew()
-            state.save(run, memory)
-
-        desk = notify.Desk(run, policy, keep)
+        desk = notify.Desk(run, policy, _keeper(run, held))
         message = desk.message((news,), reply.time)
         for problem in notify.post(desk, state.load(run), [Pending(message)], reply.time)[1]:
             session.say(f"m4ops check: {problem}")
