@@ -40,17 +40,18 @@ def deepspeed(factor: float) -> list[Sharded]:
     names = [f"{name}-zero-{stage}" for name in SCHEDULERS for stage in STAGES]
     with tempfile.TemporaryDirectory() as folder:
         plain, scaled = Path(folder, "plain"), Path(folder, "scaled")
-        _launch([plain / name for name in names], SAVED)
+        launch([plain / name for name in names], SAVED)
         shutil.copytree(plain, scaled)
         same = {name: _scaled(scaled / name, plain / name, factor) for name in names}
-        _launch([root / name for root in (plain, scaled) for name in names], SAVED + AHEAD)
+        launch([root / name for root in (plain, scaled) for name in names], SAVED + AHEAD)
         found = {
             name: max(_error(scaled / name, plain / name, factor, rank) for rank in range(RANKS)) for name in names
         }
     return [Sharded(s, z, found[f"{s}-zero-{z}"], same[f"{s}-zero-{z}"]) for s in SCHEDULERS for z in STAGES]
 
 
-def _launch(runs: list[Path], until: int) -> None:
+def launch(runs: list[Path], until: int) -> None:
+    """Train the runs, one after the other, on all ranks."""
     trainer = Path(__file__).with_name("lr_deepspeed_trainer.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # DeepSpeed builds with ninja
