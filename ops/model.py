@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from ops.placement import NodeState, Placement
-from ops.secrecy import redact
 
 POINTER = "latest_opt_step_dir"
 """File in SAVE_DIR naming the checkpoint a resume takes (huggingface/smollm, vision/m4/training/trainer.py)."""
@@ -525,6 +524,8 @@ class Finding:
     """What tells this trouble from a later one of the same kind, if that can be told."""
 
     def __post_init__(self) -> None:
+        from ops.secrecy import redact  # its patterns are compiled when there is something to say
+
         object.__setattr__(self, "summary", redact(self.summary))
         object.__setattr__(self, "evidence", tuple(map(redact, self.evidence)))
 

@@ -18,7 +18,6 @@ from ops.errors import Drift, OpsError, Unreachable
 from ops.hostlist import expand, natural
 from ops.model import OPS_DIR, Attempt, Job, LogEvent, LogView, Sample, Unknown
 from ops.placement import Failure, NodeHistory, NodeState, Placed, Placement
-from ops.secrecy import redact
 from ops.shell import Answer, Shell
 
 TIMEOUT = 15.0
@@ -75,6 +74,8 @@ def _brought(scan: Scan, earlier: Failure, later: Failure) -> bool:
 
 
 def _failure(scan: Scan, event: LogEvent, where: str) -> Failure | None:
+    from ops.secrecy import redact
+
     told = f"{where} {redact(event.text)[:200]}"
     if event.kind == "node-failure":
         job, time = scan.ending

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ops.alerts.words import Episode, Health, Message, News, Pending
-from ops.errors import OpsError
+from ops.errors import Busy, OpsError
 from ops.model import OPS_DIR, Finding, Run, Severity
 
 if TYPE_CHECKING:
@@ -131,11 +132,23 @@ def drop(run: Run, name: str) -> None:
 
 
 @contextmanager
-def lease(run: Run, name: str, seconds: float) -> Iterator[leases.Lease]:
-    """Hold the lease `name` of this run's bookkeeping. Raises Busy when somebody else, on any host, does."""
+def lease(run: Run, name: str, seconds: float, patience: float = 0.0) -> Iterator[leases.Lease]:
+    """Hold the lease `name` of this run's bookkeeping. Raises Busy when somebody else, on any host, does.
+
+    `patience`: seconds to wait for them.
+    """
     from ops import lease as leases
 
-    with leases.acquire(folder(run) / f"{name}.lease", name, seconds) as held:
+    last = time.monotonic() + patience
+    while True:
+        try:
+            held = leases.acquire(folder(run) / f"{name}.lease", name, seconds)
+            break
+        except Busy:
+            if time.monotonic() >= last:
+                raise
+            time.sleep(0.05)
+    with held:
         yield held
 
 

@@ -5,13 +5,11 @@ It has a file and a lease of its own, so that an ack need not wait for a tick th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 
 from ops import state
 from ops.alerts.words import Ack
-from ops.errors import Busy
 from ops.model import Run
 
 FILE = "acks.json"
@@ -48,12 +46,5 @@ def end(run: Run, what: str, now: float) -> tuple[Ack, ...]:
 
 
 def _change(run: Run, now: float, change: Callable[[tuple[Ack, ...]], tuple[Ack, ...]]) -> None:
-    last = time.monotonic() + PATIENCE
-    while True:
-        try:
-            with state.lease(run, "acks", LEASE):
-                return state.keep(run, FILE, {"version": 1, "acks": [asdict(a) for a in change(read(run, now))]})
-        except Busy:
-            if time.monotonic() > last:
-                raise
-            time.sleep(0.05)
+    with state.lease(run, "acks", LEASE, PATIENCE):
+        state.keep(run, FILE, {"version": 1, "acks": [asdict(a) for a in change(read(run, now))]})

@@ -261,7 +261,7 @@ def _tell(run: Run, policy: Policy, reply: Reply) -> None:
         return
     severity = Severity.OK if reply.outcome == "done" else Severity.WARNING
     news = News(OPENED, Finding("request", severity, told(reply)), reply.time, reply.time)
-    with state.lease(run, "tick", tick.LEASE) as held:
+    with state.lease(run, "tick", tick.LEASE, notify.LIMIT) as held:
         desk = notify.Desk(run, policy, _keeper(run, held))
         message = desk.message((news,), reply.time)
         for problem in notify.post(desk, state.load(run), [Pending(message)], reply.time)[1]:
