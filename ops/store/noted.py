@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,15 @@ def remembered(earlier: Mapping[str, Any]) -> dict[str, Copied]:
         return {}
 
 
-def remember(run: Run, at: Place, path: Path, made: Manifest) -> None:
-    """Note what the copy is made of, and what the files here are now that they have the same content."""
-    pieces = lists.tree(path).files
+def remember(run: Run, at: Place, path: Path, made: Manifest, pieces: Sequence[Piece]) -> None:
+    """Note what the copy is made of, and what the files were when they had the same content.
+
+    A file that was edited in the very moment is noted as it was, and so is told to be stale.
+    """
     marks = {piece.name: [*piece.mark, piece.modified, piece.size] for piece in pieces}
     prints = {piece.name: _print(lists.base(path) / piece.name) for piece in pieces}
+    still = frozenset(lists.tree(path).files)
+    prints |= {piece.name: "" for piece in pieces if piece not in still}
     note = {"to": at.url(run.name), "time": time.time(), "list": json.loads(made.dumps()), "marks": marks}
     state.keep(run, f"store/{made.checkpoint}.json", note | {"prints": prints})
 

@@ -127,7 +127,7 @@ def settle(run: Run, pulled: Pulled) -> None:
     if pulled.manifest.one_file:
         pulled.staging.parent.rmdir()
     markers.set_uploaded(pulled.target)
-    remember(run, pulled.at, pulled.target, pulled.manifest)
+    remember(run, pulled.at, pulled.target, pulled.manifest, lists.tree(pulled.target).files)
 
 
 def _found(line: Line, at: Place, run: Run, name: str) -> Manifest:

@@ -138,7 +138,7 @@ class _Push:
         url = self.at.url(self.run.name, name)
         if not self.whole or there is None or there.dumps() != made.dumps():
             self._put_manifest(made)
-        noted.remember(self.run, self.at, self.path, made)
+        noted.remember(self.run, self.at, self.path, made, tree.files)
         over = tuple(sorted(set(there.by_name() if there else ()) - set(made.by_name())))
         return Pushed(url, tree.size, self.sent, self.reused, time.monotonic() - start, over)
 
