@@ -37,6 +37,25 @@ def queue(shell: Shell, ended: bool = False) -> tuple[Job, ...] | Unknown:
     return parse_queue(answer.stdout)
 
 
+def queues(shell: Shell, clusters: Sequence[str]) -> dict[str, tuple[Job, ...] | Unknown]:
+    """The queue of each cluster ("" is the one Slurm itself means): one question for all that are named.
+
+    The unnamed one is asked by itself, for `-M` needs slurmdbd. Of a cluster that cannot be reached `squeue -M a,b` prints
+    nothing and ends with 0 (22.05): only a heading of its own tells that a cluster has answered.
+    """
+    named = [cluster for cluster in clusters if cluster]
+    if len(named) < 2:
+        return {cluster: queue(on(cluster, shell)) for cluster in clusters}
+    answer = shell(("squeue", "-M", ",".join(named), "-o", _SEPARATOR.join(_FIELDS)), TIMEOUT)
+    said = _first_line(answer) if answer.returncode else answer.stderr.strip().partition("\n")[0]
+    told: dict[str, tuple[Job, ...] | Unknown] = {}
+    for part in re.split(r"^CLUSTER: ", answer.stdout, flags=re.MULTILINE)[1:] if answer.returncode == 0 else ():
+        cluster, _, rows = part.partition("\n")
+        told[cluster.strip()] = parse_queue(rows.partition("\n")[2])
+    lost = Unknown(said or "it cannot be reached: squeue says nothing of it")
+    return {cluster: told.get(cluster, lost) if cluster else queue(shell) for cluster in clusters}
+
+
 def parse_queue(text: str) -> tuple[Job, ...]:
     """The jobs of `squeue -h -o …`, one a line; the rest of an array stays one line (`1234_[4-20%1]`)."""
     rows = (line.split(_SEPARATOR, len(_FIELDS) - 1) for line in text.splitlines() if line.strip())

@@ -40,19 +40,19 @@ class Seen:
 def look(runs: Sequence[Run], shell: Shell, now: float, keeping: bool = True) -> tuple[Seen, ...]:
     """Every run at one instant, in their order. `keeping`: also ask for the ends of attempts that left the queue.
 
-    One `squeue` for all runs of a cluster; `sacct` once, and only when an attempt that was seen running is gone; `sinfo`
+    One `squeue` for all runs, however many clusters m4ops.toml names; for each cluster `sacct` once, and only when an attempt that was seen running is gone; `sinfo`
     once, and only when a job waits for nodes.
     """
     found: dict[Path, Seen] = {}
-    for cluster in dict.fromkeys(run.cluster for run in runs):
+    for cluster, queued in slurm.queues(shell, tuple(dict.fromkeys(run.cluster for run in runs))).items():
         group = [run for run in runs if run.cluster == cluster]
-        found |= _cluster(group, slurm.on(cluster, shell), now, keeping)
+        found |= _cluster(group, queued, slurm.on(cluster, shell), now, keeping)
     return tuple(found[run.dir] for run in runs)
 
 
-def _cluster(runs: Sequence[Run], shell: Shell, now: float, keeping: bool) -> dict[Path, Seen]:
+def _cluster(runs: Sequence[Run], queued: fleet.Jobs, shell: Shell, now: float, keeping: bool) -> dict[Path, Seen]:
     owners = {run.dir: snapshot.owner(run) for run in runs}
-    jobs = fleet.share(runs, owners, slurm.queue(shell))
+    jobs = fleet.share(runs, owners, queued)
     before = {run.dir: remembered(run) for run in runs}
     ledgers = {run.dir: attempts.advance(before[run.dir], jobs[run.dir], now) for run in runs}
     told = _told(ledgers, shell, now) if keeping else ()
