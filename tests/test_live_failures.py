@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from live_run import LiveRun, files
+from live_run import TRAINER, LiveRun, files
 from slurm_lab import Cluster
 
 
@@ -19,23 +19,56 @@ def run(slurm: Cluster) -> LiveRun:
 def findings(run: LiveRun) -> dict[str, dict[str, str]]:
     """What `m4ops check` finds, by kind."""
     said = run.m4ops("check", "--json")
-    return {f["kind"]: f for f in json.loads(said.out)["findings"]}
+    told = json.loads(said.out)
+    return {f["kind"]: f for f in (*told["findings"], *told["noted"])}
 
 
 # --- what ends a job ----------------------------------------------------------------------------------------
 
 
-def test_a_job_that_reached_its_time_limit_is_missed(run: LiveRun) -> None:
-    """Slurm knows no limit below a minute, but its administrator may move a job's end; it looks twice a minute."""
-    job = run.train("-N2", "--time=1")
-    run.trains()
-    run.cluster.ask("scontrol", "update", f"jobid={job}", "endtime=now+1")
-    run.sees(lambda: job not in run.queue(), limit=60)
-    output = (run.cluster.jobs / f"{run.name}_{job}.out").read_text()
+def test_what_ends_jobs_of_a_chain_is_told_and_is_no_alarm(slurm_lab: Callable[..., Cluster]) -> None:
+    """Four runs at once: two meet their time limit, one of them warned of it; two give way to an urgent job.
+
+    Slurm knows no limit below a minute, but its administrator may move a job's end; it looks twice a minute.
+    """
+    cluster = slurm_lab(nodes=6, dbd=True)
+    names = ("tr_limit", "tr_warned", "tr_requeued", "tr_cancelled")
+    limit, warned, requeued, cancelled = (LiveRun(cluster, name).make() for name in names)
+    job = limit.train("-wn1", "--time=1")
+    words = ("submit", "-y", "--", "-wn2", "--time=10", "--signal=B:USR1@120")
+    command = f"bash {TRAINER}"
+    with warned.start(*words, TRAIN_CMD=command) as submitted:
+        out = submitted.communicate(timeout=60)[0]
+    own = out.partition("job ")[2].partition(" is submitted")[0].rpartition(" ")[2]
+    first = requeued.train("-wn3", "--exclusive")
+    array = cancelled.train("-wn4", "--exclusive", "-pscavenge", "--array=1-2%1")
+    for each in (limit, warned, requeued, cancelled):
+        each.trains()
+        assert each.m4ops("check").code == 0
+    cluster.ask("scontrol", "update", f"jobid={job}", "endtime=now+1")
+    cluster.ask("scontrol", "update", f"jobid={own}", "endtime=now+100")
+
+    cluster.ask("sbatch", "-purgent", "-wn[3-4]", "-N2", "--exclusive", "-o/dev/null", "--wrap=sleep 1")
+    requeued.sees(lambda: requeued.told(first, "Restarts") == "1" and requeued.queue()[first][0] == "RUNNING")
+    cancelled.sees(lambda: cancelled.queue().get(f"{array}_2", ("",))[0] == "RUNNING")
+    for each, goes_on in ((requeued, first), (cancelled, f"{array}_2")):
+        each.sees(lambda each=each: "preempted" in findings(each))
+        end = findings(each)["preempted"]
+        assert end["severity"] == "OK" and each.m4ops("check").code == 0
+        assert f"noted {end['summary']}" in each.screen()
+        assert "PREEMPTED" in end["evidence"][0] and f"{goes_on} goes on" in end["summary"]
+
+    limit.sees(lambda: job not in limit.queue(), limit=60)
+    output = (cluster.jobs / f"{limit.name}_{job}.out").read_text()
     assert f"JOB {job} ON n1 CANCELLED AT" in output and "DUE TO TIME LIMIT" in output
-    absent = findings(run)["job-absent"]
-    if "DUE TO TIME LIMIT" in run.log:  # the step's line comes through srun, unless srun is killed first
-        assert "DUE TO TIME LIMIT" in str(absent["evidence"])
+    limit.sees(lambda: "time-limit" in findings(limit))
+    assert f"sacct: job {job} TIMEOUT on n1" in findings(limit)["job-absent"]["evidence"][1]
+
+    warned.sees(lambda: warned.told(own, "Restarts") == "1", limit=60)
+    assert warned.log.index("the save switch is set") < warned.log.index("** Saving finished")
+    assert "could not" not in warned.log
+    warned.sees(lambda: f"Resuming from {warned.dir}/opt_step-" in warned.log)
+    assert warned.m4ops("check").code == 0
 
 
 def test_each_failed_node_is_named_and_a_batch_host_leaves_no_line(slurm_lab: Callable[..., Cluster]) -> None:
@@ -81,15 +114,6 @@ def test_a_cancelled_job_is_missed_with_its_last_words(run: LiveRun) -> None:
     assert "no job of tr_live is running or queued" in said.out
     if "CANCELLED AT" in run.log:  # the step's line comes through srun, unless srun is killed first
         assert "CANCELLED AT" in str(findings(run)["job-absent"]["evidence"])
-
-
-def test_a_job_that_gives_way_to_an_urgent_one_comes_back(run: LiveRun) -> None:
-    job = run.train("-N3", "--exclusive")
-    run.trains(2)
-    run.sbatch("-N3", "--exclusive", "-p", "urgent", "--job-name=urgent", wrap="sleep 1")
-    run.sees(lambda: "DUE TO PREEMPTION" in run.log)
-    run.sees(lambda: run.queue().get(job, ("",))[0] == "RUNNING")
-    assert run.told(job, "Restarts") == "1"
 
 
 # --- a controller that does not answer ----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ops.detectors.attempt import told
 from ops.model import Finding, Job, LogView, Severity, Snapshot, Unknown
 
 RUNBOOK = "job-not-in-queue"
@@ -30,7 +31,7 @@ def _absent(snapshot: Snapshot) -> tuple[Finding, ...]:
         kind="job-absent",
         severity=Severity.CRITICAL if started else Severity.WARNING,
         summary=f"no job of {snapshot.run.name} is running or queued{reached}{_doubts(snapshot)}",
-        evidence=("squeue names no job of this run", *_last_words(log)),
+        evidence=("squeue names no job of this run", *_last_end(snapshot), *_last_words(log)),
         step=last.step if last else None,
         runbook=RUNBOOK,
         actions=("m4ops submit",),
@@ -45,6 +46,11 @@ def _doubts(snapshot: Snapshot) -> str:
         if isinstance(value, Unknown)
     ]
     return f"; not known: {', '.join(unread)}" if unread else ""
+
+
+def _last_end(snapshot: Snapshot) -> tuple[str, ...]:
+    """How the last attempt ended: what stands in the job's own output may be missing in the log."""
+    return (told(snapshot.attempts[-1], snapshot.now),) if snapshot.attempts else ()
 
 
 def _last_words(log: LogView | None) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from ops.model import (
 from ops.pace import seconds_per_step
 from ops.views import words
 from ops.views.disk import disk_json
-from ops.views.findings import worst_first
+from ops.views.findings import noted, worst_first
 from ops.views.promises import checks_of
 from ops.views.status import NOBODY, pointer_problem, verdict
 from ops.views.tables import parse_score
@@ -67,7 +67,7 @@ def status_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[
     - `evals`: {`path`, `lines`, `newest_step`, `without_step` lines, `archives`: numbers}
     - `last_change`: null, or as in `m4ops.history/1`, with `verified`: `yes`, `no`, `not yet` or unknown, and
       `checks`: list of {`what`, `verdict`, `expected`, `seen`, `line` of the log}
-    - `findings`: as in `m4ops.check/1`
+    - `findings`, `noted`: as in `m4ops.check/1`
     """
     return {
         **_head("status", snapshot),
@@ -82,6 +82,7 @@ def status_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[
         "evals": _known(snapshot.evals, _evals),
         "last_change": _known(snapshot.last_change, lambda last: _verified(last, snapshot) if last else None),
         "findings": [_finding(f, taken.get(f.key)) for f in worst_first(findings)],
+        "noted": [_finding(f) for f in noted(findings)],
     }
 
 
@@ -93,6 +94,7 @@ def check_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[s
     - `findings`: list of {`kind`, `key` (the same for the same episode), `id` (its short name, for `m4ops ack`),
       `severity`, `summary`, `evidence`: lines, `step`, `line` of the log, `node` (each null or empty when none),
       `runbook`, `actions`: commands to consider, `ack`: null, or {`owner`, `until`, `why`} of who has taken it}
+    - `noted`: the same, of what happened and is no trouble (severity OK): a job that was preempted and waits again
     """
     worst = verdict(snapshot, findings)
     return {
@@ -100,6 +102,7 @@ def check_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[s
         "verdict": worst.name,
         "exit_code": int(worst),
         "findings": [_finding(f, taken.get(f.key)) for f in worst_first(findings)],
+        "noted": [_finding(f) for f in noted(findings)],
     }
 
 

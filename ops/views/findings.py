@@ -21,6 +21,11 @@ def worst_first(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(wrong, key=lambda f: -words.URGENCY.index(f.severity))
 
 
+def noted(findings: Sequence[Finding]) -> list[Finding]:
+    """The OK ones: what happened and is no trouble, as a job that gave way and waits again."""
+    return [f for f in findings if f.severity is Severity.OK]
+
+
 def findings_text(findings: Sequence[Finding], color: bool = False, width: int = 100) -> str:
     """All that is wrong, whole; empty when nothing is. For `m4ops check` and for messages."""
     return "\n".join(line for f in worst_first(findings) for line in finding_lines(f, color, width))

@@ -14,7 +14,7 @@ from ops.model import Change, Checkpoint, Finding, Job, LogView, Pointer, Sample
 from ops.pace import seconds_per_step
 from ops.views import words
 from ops.views.disk import disk_line
-from ops.views.findings import LABEL, finding_lines, worst_first
+from ops.views.findings import LABEL, finding_lines, noted, worst_first
 from ops.views.promises import broken, checks_of
 from ops.views.words import clean, paint, unknown
 
@@ -45,6 +45,7 @@ def status_text(
         *_last_change(snapshot, color, width),
         "",
         *_wrong(snapshot, findings, color, width, taken),
+        *(_row("noted", clean(finding.summary), color) for finding in noted(findings)),
     ]
     return "\n".join(lines)
 
