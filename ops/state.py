@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 VERSION = 2
 FILE = "memory.json"
+_PLAIN = ("cursor", "detectors", "measures")
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,9 @@ def _writable(path: Path) -> bool:
 
 
 def _to_json(memory: Memory) -> dict[str, object]:
-    content = {key: value for key, value in asdict(memory).items() if key != "problem"}
+    plain = {name: getattr(memory, name) for name in _PLAIN}  # large, and JSON already: nothing to be copied
+    content = asdict(replace(memory, cursor={}, detectors={}, measures={})) | plain
+    content.pop("problem")
     return {"m4ops": "state", "version": VERSION, **content}
 
 

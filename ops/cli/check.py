@@ -159,13 +159,13 @@ def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Che
     acks = kept.read(run, now)
     try:
         with state.lease(run, "tick", tick.LEASE) as held:
-            memory = state.load(run)
+            memory = before = state.load(run)
             if memory.problem:
                 session.say(f"m4ops check: {memory.problem}")
             findings, memory = session.judged(seen.snapshot, memory)
             missed = watch.checked(run, now, every) if every else ()
             findings = (*findings, *missed, *session.beside(seen.snapshot, memory))
-            keep = _keeper(run, held)
+            keep = _keeper(run, held, before)
             if quiet and not notify.targets((*policy.sinks, *policy.escalate_to)):
                 keep(memory)
             else:
@@ -183,13 +183,16 @@ def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Che
     return checked
 
 
-def _keeper(run: Run, held: Lease) -> Callable[[Memory], None]:
-    """What saves the memory while the lease is held, and raises when it was lost."""
+def _keeper(run: Run, held: Lease, before: Memory | None = None) -> Callable[[Memory], None]:
+    """What saves the memory while the lease is held, and raises when it was lost. What is there already is not written."""
     from ops import state
 
     def keep(memory: Memory) -> None:
+        nonlocal before
         held.renew()
-        state.save(run, memory)
+        if memory != before or memory.problem:
+            state.save(run, memory)
+            before = memory
 
     return keep
 

@@ -82,7 +82,7 @@ def status_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[
         "evals": _known(snapshot.evals, _evals),
         "last_change": _known(snapshot.last_change, lambda last: _verified(last, snapshot) if last else None),
         "findings": [_finding(f, taken.get(f.key)) for f in worst_first(findings)],
-        "noted": [_finding(f) for f in noted(findings)],
+        "noted": [_finding(f, None) for f in noted(findings)],
     }
 
 
@@ -102,7 +102,7 @@ def check_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[s
         "verdict": worst.name,
         "exit_code": int(worst),
         "findings": [_finding(f, taken.get(f.key)) for f in worst_first(findings)],
-        "noted": [_finding(f) for f in noted(findings)],
+        "noted": [_finding(f, None) for f in noted(findings)],
     }
 
 
