@@ -179,6 +179,8 @@ _SPELLED = {
     "job_requeued_in_held_state": "job requeued in held state",
 }
 """As scontrol writes what squeue writes with blanks."""
+_DETAILED = ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED or reserved", "RaisedSignal")
+"""Reasons that go on: with the nodes, the signal, a reservation."""
 
 
 def reason_of(text: str) -> Reason | None:
@@ -187,7 +189,7 @@ def reason_of(text: str) -> Reason | None:
     code = _SPELLED.get(code, code)
     if code in _BY_CODE:
         return _BY_CODE[code]
-    for known in ("ReqNodeNotAvail", "Nodes required for job are DOWN, DRAINED or reserved"):
+    for known in _DETAILED:
         if code.startswith(known):
             return _BY_CODE[known]
     for pattern, rule in _RULES:
