@@ -52,7 +52,7 @@ def _short(job: Job, reason: Reason, snapshot: Snapshot) -> Reason | None:
     told = ", ".join(gone[:NAMED]) + (f" and {len(gone) - NAMED} more" if len(gone) > NAMED else "")
     meaning = f"needs {job.node_count} nodes, and {most} of partition {largest} are usable" + (told and f": {told}")
     severity = Severity.WARNING if "maintenance" in job.reason else Severity.CRITICAL
-    do = "have a node repaired, or ask for fewer nodes"
+    do = "have a node repaired, or ask for fewer nodes" if gone else "ask for fewer nodes, or for another partition"
     return replace(reason, meaning=meaning, severity=severity, do=do, commands=("sinfo -R", "m4ops nodes"))
 
 
