@@ -10,6 +10,8 @@ import pytest
 from live_run import TRAINER, LiveRun, files
 from slurm_lab import Cluster
 
+from ops import recent
+
 
 @pytest.fixture
 def run(slurm: Cluster) -> LiveRun:
@@ -27,13 +29,14 @@ def findings(run: LiveRun) -> dict[str, dict[str, str]]:
 
 
 def test_what_ends_jobs_of_a_chain_is_told_and_is_no_alarm(slurm_lab: Callable[..., Cluster]) -> None:
-    """Four runs at once: two meet their time limit, one of them warned of it; two give way to an urgent job.
+    """Five runs at once: two meet their time limit, one of them warned of it; two give way to an urgent job; one loses the
+    node of its batch script, of which its log says nothing.
 
     Slurm knows no limit below a minute, but its administrator may move a job's end; it looks twice a minute.
     """
     cluster = slurm_lab(nodes=6, dbd=True)
-    names = ("tr_limit", "tr_warned", "tr_requeued", "tr_cancelled")
-    limit, warned, requeued, cancelled = (LiveRun(cluster, name).make() for name in names)
+    names = ("tr_limit", "tr_warned", "tr_requeued", "tr_cancelled", "tr_headless")
+    limit, warned, requeued, cancelled, headless = (LiveRun(cluster, name).make() for name in names)
     job = limit.train("-wn1", "--time=1")
     words = ("submit", "-y", "--", "-wn2", "--time=10", "--signal=B:USR1@120")
     command = f"bash {TRAINER}"
@@ -42,9 +45,12 @@ def test_what_ends_jobs_of_a_chain_is_told_and_is_no_alarm(slurm_lab: Callable[.
     own = out.partition("job ")[2].partition(" is submitted")[0].rpartition(" ")[2]
     first = requeued.train("-wn3", "--exclusive")
     array = cancelled.train("-wn4", "--exclusive", "-pscavenge", "--array=1-2%1")
-    for each in (limit, warned, requeued, cancelled):
+    headless.train("-wn[5-6]")
+    for each in (limit, warned, requeued, cancelled, headless):
         each.trains()
+        recent.forget(each.env)
         assert each.m4ops("check").code == 0
+    cluster.kill("n5")
     cluster.ask("scontrol", "update", f"jobid={job}", "endtime=now+1")
     cluster.ask("scontrol", "update", f"jobid={own}", "endtime=now+100")
 
@@ -63,6 +69,12 @@ def test_what_ends_jobs_of_a_chain_is_told_and_is_no_alarm(slurm_lab: Callable[.
     assert f"JOB {job} ON n1 CANCELLED AT" in output and "DUE TO TIME LIMIT" in output
     limit.sees(lambda: "time-limit" in findings(limit))
     assert f"sacct: job {job} TIMEOUT on n1" in findings(limit)["job-absent"]["evidence"][1]
+
+    headless.sees(lambda: "node-failure" in findings(headless))
+    assert findings(headless)["node-failure"]["node"] == "n5" and "error" not in headless.log
+    lost = json.loads(headless.done("nodes", "--json").out)["nodes"]
+    assert [(node["node"], node["lost"], node["state"]["state"]) for node in lost] == [("n5", 1, "down*")]
+    assert "NODE_FAIL on n[5-6]" in headless.done("nodes", "report", "n5").out
 
     warned.sees(lambda: warned.told(own, "Restarts") == "1", limit=60)
     assert warned.log.index("the save switch is set") < warned.log.index("** Saving finished")
