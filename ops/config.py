@@ -72,7 +72,8 @@ class Config:
     """What `m4ops watch-saves` does with each finished checkpoint, in this order: `verify` or `verify deep`, `extract bf16`
     or `extract fp32`, `push`, `evals NAME: sbatch …`, `prune`."""
     cluster: str = ""
-    """The Slurm cluster of the run's jobs, given to Slurm's commands as `-M`; default: the one they mean themselves."""
+    """The Slurm cluster of the run's jobs, given to Slurm's commands as `-M` (needs slurmdbd; runs of several are
+    asked for by one `squeue`); default: the one they mean themselves."""
     operators: tuple[str, ...] = ()
     """Users whose `m4ops request` the owner's `m4ops check` carries out; the file must be writable by its owner alone."""
     work: tuple[tuple[str, str], ...] = ()
