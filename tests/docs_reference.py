@@ -1,4 +1,5 @@
-"""The generated parts of README.md: the tree, the keys of m4ops.toml, the command reference.
+"""The generated parts of the pages: in README.md the tree, the keys of m4ops.toml, the command reference; in
+docs/monitor.md the kinds of findings.
 
     python tests/docs_reference.py
 
@@ -7,12 +8,13 @@ writes them anew between their markers; `tests/test_docs.py` fails when they are
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
 import click
 
+from ops.catalogue import kinds as catalogue
 from ops.cli import COMMANDS, cli
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -132,18 +134,27 @@ def _bullets(items: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"- `{option}`: {text.strip()}" for option, text in items)
 
 
+def kinds() -> str:
+    """Every kind of finding with its severity when fresh, and its meaning."""
+    rows = [f"| `{kind.name}` | {kind.severity.name} | {kind.role} | {kind.meaning} |" for kind in catalogue().values()]
+    return "\n".join(["| kind | severity | role | meaning |", "| --- | --- | --- | --- |", *rows])
+
+
 PARTS = {"tree": tree, "config": config_keys, "commands": commands}
+MONITOR = ROOT / "docs" / "monitor.md"
+OF_MONITOR = {"kinds": kinds}
 
 
-def generated(text: str) -> str:
+def generated(text: str, parts: Mapping[str, Callable[[], str]] = PARTS) -> str:
     """The page with every generated part as it must be."""
-    for name, make in PARTS.items():
+    for name, make in parts.items():
         pattern = re.compile(rf"(<!-- {name}: .*?-->\n).*?(<!-- /{name} -->)", re.DOTALL)
         if not pattern.search(text):
-            raise SystemExit(f"README.md lost its marker <!-- {name}: … -->")
+            raise SystemExit(f"a page lost its marker <!-- {name}: … -->")
         text = pattern.sub(lambda found, make=make: f"{found[1]}\n{make()}\n\n{found[2]}", text)  # type: ignore[misc]
     return text
 
 
 if __name__ == "__main__":
     README.write_text(generated(README.read_text()))
+    MONITOR.write_text(generated(MONITOR.read_text(), OF_MONITOR))

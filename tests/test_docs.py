@@ -144,6 +144,19 @@ def test_links_and_named_files_exist(page: Path) -> None:
 def test_generated_parts_are_current() -> None:
     text = (ROOT / "README.md").read_text()
     assert text == docs_reference.generated(text), "run `python tests/docs_reference.py`"
+    text = docs_reference.MONITOR.read_text()
+    assert text == docs_reference.generated(text, docs_reference.OF_MONITOR), "run `python tests/docs_reference.py`"
+
+
+def test_every_kind_that_a_detector_raises_is_in_the_catalogue() -> None:
+    raised = set()
+    for path in (ROOT / "ops" / "detectors").glob("*.py"):
+        for call in [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]:
+            if isinstance(call.func, ast.Name) and call.func.id == "Finding":
+                said = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "kind")]
+                raised |= {str(value.value) for value in said if isinstance(value, ast.Constant)}
+    assert len(raised) > 15
+    assert raised <= set(docs_reference.catalogue())
 
 
 def mentions(text: str) -> Iterator[str]:
