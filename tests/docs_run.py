@@ -305,6 +305,7 @@ def saving_late(page: Page) -> None:
     """The save at step 16250 was torn, and task 1 trains on."""
     train(page, last=16600)
     (page.run / "opt_step-16250" / "finished-saving").unlink()
+    os.utime(page.run / "opt_step-16000" / "finished-saving", (time.time() - 3000, time.time() - 3000))
     (page.run / "latest_opt_step_dir").write_text(str(page.run / "opt_step-16000"))
     page.submit(command="sleep 600")
     wait_for(page.running, "a running task")

@@ -51,6 +51,13 @@ def test_no_save_for_too_long() -> None:
     )
 
 
+def test_a_save_of_the_last_minutes_is_not_late_however_many_steps_ago() -> None:
+    saved = tuple(replace(c, saved=NOW - 60) for c in checkpoints(500, 1000, 1500, 2000, 2500))
+    assert seen(replace(trained(3600, (500,)), checkpoints=saved)) == []
+    old = tuple(replace(c, saved=NOW - 4000) for c in saved)
+    assert one(replace(trained(3600, (500,)), checkpoints=old)).kind == "checkpoint-late"
+
+
 def test_saves_that_were_torn_are_named() -> None:
     snapshot = trained(3600, (500, 1000, 1500, 2000, 2500, 3000, 3500))
     assert isinstance(snapshot.checkpoints, tuple)

@@ -62,7 +62,8 @@ def usual_gap(steps: Sequence[int]) -> float | None:
 
 def _checkpoint(snapshot: Snapshot, log: LogView, saves: Sequence[int]) -> Finding | None:
     gap, last, newest = usual_gap(saves), log.samples[-1], saves[-1]
-    if not gap or last.step - newest <= LATE * gap:
+    there = next((c.saved for c in snapshot.checkpoints or () if c.step == newest), None)
+    if not gap or last.step - newest <= LATE * gap or (there is not None and snapshot.now - there < WORTH):
         return None
     torn = [c for c in snapshot.checkpoints or () if newest < c.step <= last.step and not c.complete]
     return Finding(
