@@ -43,6 +43,18 @@ def need() -> Callable[[str, str], str]:
     return find
 
 
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A web server on this machine that keeps what it is given (tests/receivers.py)."""
+    from receivers import Web
+
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    receiver = Web(0).listen()
+    yield receiver
+    receiver.down()
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a trained run in it; take `run`, a copy, to change anything."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,20 +30,7 @@ NAN = Finding("nan", Severity.CRITICAL, "loss is NaN")
 PROGRESS = "iteration: {:6d}/500000   0% | per_token_loss: 2.1000 | lr: 1.000E-05 |\n"
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)
-
-
 Open = Callable[[Receiver], Receiver]
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    receiver = Web(0).listen()
-    yield receiver
-    receiver.down()
 
 
 @pytest.fixture

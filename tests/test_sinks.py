@@ -42,19 +42,6 @@ def message(finding: Finding = SPIKE, event: str = "opened") -> Message:
     return Message((News(event, finding, NOW, NOW - 7500),), NOW, "tr_190", "/gpfs/runs/tr_190", "login2", "3fj2k1ab")
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    receiver = Web(0).listen()
-    yield receiver
-    receiver.down()
-
-
 @pytest.fixture
 def mail() -> Iterator[Mail]:
     receiver = Mail(0).listen()
