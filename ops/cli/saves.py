@@ -142,7 +142,9 @@ def _prune(run: Run, rules: tuple[str, ...], _: Step, __: Checkpoint, alive: Cal
 
 
 def _told(outcome: Outcome) -> str:
-    verb = {"did": "done", "due": "is due"}.get(outcome.word, outcome.word)
+    verb = {"did": "submitted" if outcome.step.kind == "evals" else "done", "due": "is due"}.get(
+        outcome.word, outcome.word
+    )
     again = ""
     if outcome.word == "failed":
         wait = (outcome.again or 0.0) - time.time()

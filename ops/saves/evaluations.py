@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,8 +70,17 @@ def submit(run: Run, step: Step, checkpoint: Checkpoint, tries: int, send: Submi
 
 
 def by_hand(run: Run, step: Step, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """The command as a person would give it."""
-    return ("sbatch", *filled(step.command[1:], _places(run, checkpoint)))
+    """The command as a person would give it, with what m4ops's own script wants to know."""
+    flags, rest = sbatch_flags.split(_filled(run, step, checkpoint))
+    with suppress(BadInput):  # the script is missing: then that is what to mend
+        rest = _script(run, rest)
+    told = (f"M4OPS_CHECKPOINT={checkpoint.path}", f"M4OPS_EVALS={step.how}")
+    return ("env", *told, "sbatch", *(word for flag in flags for word in flag.words), *rest)
+
+
+def _filled(run: Run, step: Step, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """sbatch's words as they were declared, with the checkpoint put in."""
+    return filled(step.command[1:], _places(run, checkpoint))
 
 
 def unmark(step: Step, checkpoint: Checkpoint) -> None:
@@ -116,7 +126,7 @@ def _argv(run: Run, step: Step, checkpoint: Checkpoint, tries: int) -> tuple[str
 
     Comment and folder are no run's, so that it does not count as a job of the training.
     """
-    flags, rest = sbatch_flags.split(by_hand(run, step, checkpoint)[1:])
+    flags, rest = sbatch_flags.split(_filled(run, step, checkpoint))
     said = {flag.name: flag.value for flag in flags}
     comment = f"{_tag(run, step, checkpoint)}.{tries} {said.get('comment', '')}".rstrip()
     ours = [f"--comment={comment}", "--parsable"]
