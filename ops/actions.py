@@ -82,6 +82,8 @@ class PatchState:
     kind: ClassVar[str] = "patch-state"
     path: str
     edits: tuple[Edit, ...]
+    in_turn: bool = False
+    """A resume takes the newest file: this one's time moves on by a second, not to now."""
 
     def describe(self) -> str:
         seen = {f"{e.before:.6g} → {e.after:.6g}": 0 for e in self.edits}
@@ -122,6 +124,8 @@ class Rewrite:
     why: str = ""
     stored: bool = True
     """Whether the original stays aside; where it does not, there is no way back."""
+    in_turn: bool = False
+    """As of PatchState."""
 
     def describe(self) -> str:
         if self.restore:

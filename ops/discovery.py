@@ -27,7 +27,7 @@ def find(wanted: str | None, cwd: Path, env: dict[str, str] | None = None) -> tu
         if (folder / cfg.FILE).is_file() or _looks_like_run(folder):
             return describe(folder)
     raise RunNotFound(
-        "no run here: no folder from here up holds latest_opt_step_dir, an opt_step-N or m4ops.toml",
+        "no run here: no folder from here up holds latest_opt_step_dir, an opt_step-N, m4ops.toml, or another framework's checkpoints",
         str(cwd),
         "m4ops --run SAVE_DIR status, or export M4OPS_RUN=SAVE_DIR",
     )
@@ -60,7 +60,8 @@ def _named(said: str, cwd: Path, env: dict[str, str]) -> tuple[Run, cfg.Config]:
             raise RunNotFound(
                 "this folder is no run",
                 str(path),
-                "a run holds latest_opt_step_dir, opt_step-N, logs/main_log.txt or m4ops.toml",
+                "a run holds latest_opt_step_dir, opt_step-N, logs/main_log.txt, m4ops.toml, or checkpoints of: "
+                + ", ".join(layouts.NAMES[1:]),
             )
         return describe(path)
     if "/" not in said:

@@ -199,3 +199,14 @@ def test_under_slurm_lightning_takes_the_highest_hpc_file(copied: Training) -> N
     assert "looks for that hpc_ckpt_K.ckpt" in copied.done("status")
     copied.done("rewind", "--to", "15", "-y")
     assert "step 15 · ok" in copied.done("status").replace("a resume starts at ", "")
+
+
+@pytest.mark.parametrize("trained", ["lightning"], indirect=True)
+def test_an_edit_of_an_older_last_file_does_not_make_it_the_newest(copied: Training) -> None:
+    older = copied.dir / "last-v1.ckpt"
+    shutil.copyfile(copied.dir / "epoch=0-step=10.ckpt", older)
+    os.utime(older, (1e9, 1e9))
+    for wish in (("scale-lr", "0.5"), ("reset-optimizer",)):
+        copied.done(*wish, "--at", "10", "-y")
+        assert "step 20 · ok" in copied.done("status").replace("a resume starts at ", "")
+    assert older.stat().st_mtime > 1e9  # and yet a copy of it is seen to be stale

@@ -20,3 +20,54 @@ def test_a_folder_without_checkpoints_is_an_m4_run_that_has_none_yet(tmp_path: P
     run, _ = describe(tmp_path)
     assert run.layout.name == "m4"
     assert layouts.read(run) == ()
+
+
+def hf_trainer(folder: Path, step: int, state: str = '{"global_step": %d}') -> Path:
+    checkpoint = folder / f"checkpoint-{step}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "trainer_state.json").write_text(state % step)
+    return checkpoint
+
+
+def test_two_layouts_in_one_folder_are_an_error_until_one_is_named(tmp_path: Path) -> None:
+    hf_trainer(tmp_path, 5)
+    save = tmp_path / "checkpoints" / "checkpoint_0"
+    save.mkdir(parents=True)
+    (save / "random_states_0.pkl").touch()
+    with pytest.raises(BadInput, match="hf_trainer and accelerate both claim") as told:
+        describe(tmp_path)
+    assert "layout = " in told.value.hint
+    (tmp_path / "m4ops.toml").write_text('layout = "accelerate"\n')
+    assert describe(tmp_path)[0].layout.name == "accelerate"
+
+
+def test_an_m4_run_stays_one_whatever_else_lies_in_it(tmp_path: Path) -> None:
+    hf_trainer(tmp_path, 5)
+    (tmp_path / "opt_step-10").mkdir()
+    assert describe(tmp_path)[0].layout.name == "m4"
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ('{\n  "epoch": 1.0,\n  "global_step": 6,\n  "log_history": []\n}', "says global_step 6, the folder says 5"),
+        ('{\n  "epoch": 1.0,\n  "global_step": 5,\n  "log_his', "torn"),
+        ('{\n  "epoch": 1.0\n}', "torn"),
+        ("[]", "torn"),
+        ("", "torn"),
+    ],
+)
+def test_a_trainer_state_that_does_not_say_the_step(tmp_path: Path, state: str, problem: str) -> None:
+    (hf_trainer(tmp_path, 5) / "trainer_state.json").write_text(state)
+    run, _ = describe(tmp_path)
+    (found,) = layouts.read(run) or ()
+    assert problem in "; ".join(found.problems)
+
+
+def test_what_a_resume_of_hf_trainer_would_lose_in_silence_is_a_problem(tmp_path: Path) -> None:
+    hf_trainer(tmp_path, 5)
+    (found,) = layouts.read(describe(tmp_path)[0]) or ()
+    told = "; ".join(found.problems)
+    assert "fresh optimizer, and does not say so" in told
+    assert "LR schedule anew, and does not say so" in told
+    assert "weights (model.safetensors) are missing" in told

@@ -100,6 +100,12 @@ def _checkpoints(ctx: click.Context, step: str | None) -> tuple[Path, ...]:
     if step is not None and not step.lstrip("-").isdigit() and step != "latest":
         return (_finished(Path(os.path.abspath(step))),)
     run, _ = session.find(ctx)
+    if run.layout != M4:
+        raise Refused(
+            f"extract reads m4's checkpoints, not those of the {run.layout.name} layout",
+            str(run.dir),
+            f"{run.layout.framework} saves the weights as a file of its own, or loads them from {run.layout.pattern}",
+        )
     seen = session.look(run)
     if step is not None:
         return (_of_step(seen, step).path,)

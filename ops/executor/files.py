@@ -71,7 +71,7 @@ def prepare(action: Action, run_dir: Path, name: str) -> Built:
 
 def do(action: Action, built: Built) -> None:
     """Carry the action out. Each is one atomic step of the file system, or recognisable half-way."""
-    with _folder_time(action):
+    with _in_its_place(action):
         _do(action, built)
 
 
@@ -104,7 +104,7 @@ def _do(action: Action, built: Built) -> None:
 
 def take_back(action: Action, built: Built) -> None:
     """Make an action that was done, or failed half-way, undone. Raises Drift when the world is another one."""
-    with _folder_time(action):
+    with _in_its_place(action):
         _take_back(action, built)
 
 
@@ -149,15 +149,22 @@ def _take_back(action: Action, built: Built) -> None:
 
 
 @contextlib.contextmanager
-def _folder_time(action: Action) -> Iterator[None]:
-    """A checkpoint's folder keeps its time when a file in it is replaced: HF Trainer's rotation deletes by that time."""
-    inside = isinstance(action, act.PatchState | act.SetJson) or (isinstance(action, act.Rewrite) and bool(action.zero))
-    folder = real(action.path).parent if inside else None  # type: ignore[union-attr]
-    before = folder.stat() if folder else None
+def _in_its_place(action: Action) -> Iterator[None]:
+    """Frameworks choose by time: HF Trainer's rotation deletes the oldest folder, Lightning resumes from the newest file.
+
+    So a folder keeps its time when a file in it is replaced; and a file, where the action says so, keeps its turn.
+    """
+    if not isinstance(action, act.PatchState | act.SetJson) and not (isinstance(action, act.Rewrite) and action.zero):
+        yield
+        return
+    path = real(action.path)
+    folder, file = path.parent.stat(), path.stat()
     yield
-    if folder and before and folder.stat().st_mtime_ns != before.st_mtime_ns:
-        with contextlib.suppress(OSError):  # only its owner may
-            os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with contextlib.suppress(OSError):  # only the owner may
+        if path.parent.stat().st_mtime_ns != folder.st_mtime_ns:
+            os.utime(path.parent, ns=(folder.st_atime_ns, folder.st_mtime_ns))
+        if not isinstance(action, act.SetJson) and action.in_turn:
+            os.utime(path, ns=(file.st_atime_ns, file.st_mtime_ns + 10**9))
 
 
 def sweep(actions: Iterable[act.Action], run_dir: Path) -> None:

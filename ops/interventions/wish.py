@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
-from ops.actions import Action
+from ops.actions import Action, PatchState, Rewrite
 from ops.interventions import copies, parking, targets
 from ops.interventions.parking import Parking
 from ops.model import Checkpoint, Expectation, Snapshot
@@ -107,7 +107,7 @@ def plan_for(wish: Wish, snapshot: Snapshot, command: str) -> Plan:
     return Plan(
         run=str(snapshot.run.dir),
         title=wish.title(snapshot),
-        actions=copies.retracted(wish.actions(snapshot), snapshot),
+        actions=copies.retracted(_in_turn(wish.actions(snapshot), snapshot), snapshot),
         command=command,
         wish={"kind": wish.kind, **asdict(wish)},  # type: ignore[call-overload]
         expectation=None if snapshot.run.layout.counts_saves else wish.expect(snapshot),
@@ -116,3 +116,10 @@ def plan_for(wish: Wish, snapshot: Snapshot, command: str) -> Plan:
         created=snapshot.now,
         user=snapshot.user,
     )
+
+
+def _in_turn(actions: tuple[Action, ...], snapshot: Snapshot) -> tuple[Action, ...]:
+    """Where a resume takes the newest file, an edit must not make a file the newest."""
+    if not snapshot.pointer or snapshot.pointer.rule != "newest":
+        return actions
+    return tuple(replace(a, in_turn=True) if isinstance(a, PatchState | Rewrite) else a for a in actions)

@@ -9,6 +9,7 @@ oldest time first, so a discarded one goes elsewhere and an edited one keeps its
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 LAYOUT = Layout("hf_trainer", "checkpoint-N", "the checkpoint-N with the highest N", "HF Trainer")
 NAME = re.compile(r"checkpoint-(\d+)")
 STATE = "trainer_state.json"
+_HEAD = 1 << 12
+"""Bytes in which `global_step` stands: the keys are sorted, and `log_history` comes after it."""
+_STEP = re.compile(rb'^  "global_step": (\d+),$', re.MULTILINE)
 _ENGINE = re.compile(r"global_step\d+")
 
 
@@ -92,8 +96,14 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
 
 
 def _global_step(checkpoint: Path) -> tuple[int | None, str]:
-    """`global_step`, or what is wrong with the file."""
+    """`global_step`, or what is wrong with the file. Its end, which may hold all that was ever logged, is not parsed."""
     try:
+        with (checkpoint / STATE).open("rb") as file:
+            head = file.read(_HEAD)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 2))
+            whole = file.read().rstrip().endswith(b"}")
+        if whole and (match := _STEP.search(head)):
+            return int(match[1]), ""
         step = json.loads((checkpoint / STATE).read_bytes())["global_step"]
     except OSError as error:
         return None, f"{STATE}: {error.strerror}; the Trainer writes it last, so the save did not end"
