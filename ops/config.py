@@ -26,7 +26,7 @@ class Config:
     save_dir: str = ""
     """SAVE_DIR, when the file does not lie in it."""
     layout: str = ""
-    """Whose checkpoints these are, where the folder alone does not tell: `m4`, …"""
+    """Whose checkpoints these are, where the folder alone does not tell: a name of docs/layouts.md."""
     name: str = ""
     """The run's (and its Slurm jobs') name; default: the name of SAVE_DIR."""
     log: str = ""

@@ -71,3 +71,9 @@ def test_what_a_resume_of_hf_trainer_would_lose_in_silence_is_a_problem(tmp_path
     assert "fresh optimizer, and does not say so" in told
     assert "LR schedule anew, and does not say so" in told
     assert "weights (model.safetensors) are missing" in told
+
+
+def test_every_layout_is_in_the_table_of_the_documentation() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "layouts.md").read_text()
+    named = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert sorted(named) == sorted(layouts.NAMES)
