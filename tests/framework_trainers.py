@@ -7,7 +7,6 @@ learning rate of every parameter group just before it, and what tells weights an
 import argparse
 import hashlib
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +67,10 @@ def hf_trainer(folder: Path, recorder: Recorder, resume: bool) -> None:
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             recorder.step(state.global_step + 1, kwargs["model"], kwargs["optimizer"])
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            time.sleep(0.3)  # rotation by time needs more than a second between the first and the last save
-
     arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=STEPS,
         save_steps=EVERY,
-        save_total_limit=4,
         per_device_train_batch_size=2,
         learning_rate=1e-3,
         warmup_steps=4,
