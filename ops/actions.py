@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 from ops.errors import BadInput
 from ops.model import OPS_DIR, Span
 
+LONG = 400
+"""Characters of a line that is not shown whole."""
+
 
 @dataclass(frozen=True)
 class WriteText:
@@ -40,6 +43,8 @@ class WriteText:
         if "\n" in (self.before or "") or "\n" in self.after:
             changed = _changed_lines(self.before or "", self.after)
             return f"edit {self.path}: {changed}"
+        if len(self.after) > LONG:
+            return f"edit {self.path}: {len(self.before or '')} → {len(self.after)} characters"
         return f"{self.path}: {self.before or 'nothing'} → {self.after}"
 
     def inverse(self) -> Action | None:
@@ -196,6 +201,24 @@ class Copy:
         return replace(self, gone=not self.gone)
 
 
+@dataclass(frozen=True)
+class Link:
+    """Have a symbolic link lead elsewhere, in one step. `before` and `after` are its text; None stands for "no such link"."""
+
+    kind: ClassVar[str] = "link"
+    path: str
+    before: str | None
+    after: str | None
+
+    def describe(self) -> str:
+        if self.after is None:
+            return f"remove the link {self.path}"
+        return f"link {self.path}: {self.before or 'nothing'} → {self.after}"
+
+    def inverse(self) -> Action:
+        return replace(self, before=self.after, after=self.before)
+
+
 _OPPOSITE = {"hold": "release", "release": "hold"}
 
 
@@ -289,9 +312,9 @@ Order = Schedule | Submit
 """What the scheduler is told."""
 Fileless = Order | WaitFor
 """What changes no file of the run."""
-Action = WriteText | SetJson | PatchState | Rewrite | Move | Folder | Copy | Schedule | Submit | WaitFor
+Action = WriteText | SetJson | PatchState | Rewrite | Move | Folder | Copy | Link | Schedule | Submit | WaitFor
 KINDS: Mapping[str, type[Any]] = {
-    k.kind: k for k in (WriteText, SetJson, PatchState, Rewrite, Move, Folder, Copy, Schedule, Submit, WaitFor)
+    k.kind: k for k in (WriteText, SetJson, PatchState, Rewrite, Move, Folder, Copy, Link, Schedule, Submit, WaitFor)
 }
 
 
@@ -361,7 +384,7 @@ def _edits_state(action: Action) -> bool:
         case WriteText():  # a switch is set while the job runs; no resume reads m4ops's own notes
             return not {action.before, action.after} <= {None, ""} and f"/{OPS_DIR}/" not in action.path
         case _:
-            return isinstance(action, SetJson | PatchState | Move | Folder | Copy)
+            return isinstance(action, SetJson | PatchState | Move | Folder | Copy | Link)
 
 
 def _changed_lines(before: str, after: str) -> str:

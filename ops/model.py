@@ -395,10 +395,11 @@ class Evals:
 
 @dataclass(frozen=True)
 class Sign:
-    """A small text file that tells a resume which checkpoint to take; `text` is None while there is no such file."""
+    """A small text file, or a symbolic link, that tells a resume which checkpoint to take; `text` is None without it."""
 
     path: Path
     text: str | None
+    link: bool = False
 
 
 @dataclass(frozen=True)

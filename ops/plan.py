@@ -149,12 +149,12 @@ def _may_grow(action: Action) -> bool:
     """More to discard, and the pointer back from the checkpoint that was saved meanwhile."""
     if isinstance(action, act.WriteText):
         return action.points
-    return isinstance(action, act.Move | act.Rewrite | act.Folder)
+    return isinstance(action, act.Move | act.Rewrite | act.Folder | act.Link)
 
 
 def _outcome(action: Action, follows: bool) -> tuple[object, ...]:
     match action:
-        case act.WriteText():
+        case act.WriteText() | act.Link():
             return (action.kind, action.path, action.after)
         case act.Rewrite():
             return (action.kind, _anywhere(action.path) if follows else action.path)

@@ -1,16 +1,18 @@
-"""Trainers that save and resume as the sources of Megatron-LM and nanotron do, in one small process.
+"""Trainers that save and resume as the sources of Megatron-LM, nanotron and Composer do, in one small process.
 
-    python source_trainers.py megatron|nanotron FOLDER RECORD [--resume]
+    python source_trainers.py megatron|nanotron|composer FOLDER RECORD [--resume]
 
 Twenty steps with a save every five; with `--resume` on to the twentieth from what the framework's own file names. RECORD gets a
 JSON line before each optimizer step: the step and every group's LR. Megatron's scheduler is the real one (megatron-core); its
 checkpointing is in no package and stands here as in NVIDIA/Megatron-LM `megatron/training/checkpointing.py` (`save_checkpoint`,
 `load_checkpoint`, `read_metadata`). The published nanotron cannot be imported (its modules import one another in a circle);
-what is here follows huggingface/nanotron `src/nanotron/trainer.py`, `serialize/optimizer.py`, `serialize/main.py`.
+what is here follows huggingface/nanotron `src/nanotron/trainer.py`, `serialize/optimizer.py`, `serialize/main.py`. Composer asks for an older torch than the other libraries; see mosaicml/composer
+`composer/core/state.py`, `callbacks/checkpoint_saver.py`, `trainer/trainer.py` (`_get_autoresume_checkpoint`).
 """
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -126,6 +128,32 @@ def nanotron(folder: Path, record: Path, resume: bool) -> None:
         latest.write_text(str(step))
 
 
+def composer(folder: Path, record: Path, resume: bool) -> None:
+    model, optimizer = model_and_optimizer()
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(step + 1, 3) / 3 * (1 - step / 100))
+    latest, first = folder / "latest-rank0.pt", 0
+    if resume:
+        state = torch.load(latest.parent / os.readlink(latest))["state"]
+        first = state["timestamp"]["Timestamp"]["batch"]
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizers"]["AdamW"])
+        schedule.load_state_dict(state["schedulers"]["LambdaLR"])
+    for step in steps(first, model, optimizer, record):
+        schedule.step()
+        if step % EVERY:
+            continue
+        name = f"ep0-ba{step}-rank0.pt"
+        state = {
+            "model": model.state_dict(),
+            "optimizers": {"AdamW": optimizer.state_dict()},
+            "schedulers": {"LambdaLR": schedule.state_dict()},
+            "timestamp": {"Timestamp": {"epoch": 0, "batch": step}},
+        }
+        torch.save({"state": state, "rng": []}, folder / name)
+        latest.unlink(missing_ok=True)
+        latest.symlink_to(name)
+
+
 if __name__ == "__main__":
-    trainers = {"megatron": megatron, "nanotron": nanotron}
+    trainers = {"megatron": megatron, "nanotron": nanotron, "composer": composer}
     trainers[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]), "--resume" in sys.argv)

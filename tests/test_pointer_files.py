@@ -1,4 +1,7 @@
-"""Megatron-LM and nanotron, whose resume takes what a text file names: it goes on from what m4ops left (tests/source_trainers.py)."""
+"""Megatron-LM, nanotron and Composer, whose resume takes what a small file or a link names: it goes on from what m4ops left.
+
+The trainers are in tests/source_trainers.py.
+"""
 
 import argparse
 import json
@@ -15,8 +18,8 @@ import torch
 from runs import Said, tree
 
 TRAINER = Path(__file__).with_name("source_trainers.py")
-POINTER = {"megatron": "latest_checkpointed_iteration.txt", "nanotron": "latest.txt"}
-FOLDER = {"megatron": "iter_{:07d}", "nanotron": "{}"}
+POINTER = {"megatron": "latest_checkpointed_iteration.txt", "nanotron": "latest.txt", "composer": "latest-rank0.pt"}
+SAVED = {"megatron": "iter_{:07d}", "nanotron": "{}", "composer": "ep0-ba{}-rank0.pt"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Training:
         return self.dir / POINTER[self.framework]
 
     def at(self, step: int) -> Path:
-        return self.dir / FOLDER[self.framework].format(step)
+        return self.dir / SAVED[self.framework].format(step)
 
     def train(self, *options: str) -> dict[int, list[float]]:
         """Each step that was made, and every group's LR in it."""
@@ -43,6 +46,12 @@ class Training:
         done = subprocess.run(argv, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         return {row["step"]: row["lrs"] for row in map(json.loads, record.read_text().splitlines())}
+
+    def says(self) -> str:
+        """What the pointer names."""
+        if self.framework == "composer":
+            return os.readlink(self.pointer).removeprefix("ep0-ba").removesuffix("-rank0.pt")
+        return self.pointer.read_text()
 
     def m4ops(self, *words: str) -> Said:
         return runs.m4ops("--run", str(self.dir), *words)
@@ -63,7 +72,7 @@ def trained(
 
 @pytest.fixture
 def run(trained: tuple[Training, dict[int, list[float]]], tmp_path: Path) -> Training:
-    shutil.copytree(trained[0].dir, tmp_path / "run")
+    shutil.copytree(trained[0].dir, tmp_path / "run", symlinks=True)
     return Training(trained[0].framework, tmp_path)
 
 
@@ -74,7 +83,7 @@ def test_rewound_with_half_the_lr(trained: tuple[Training, dict[int, list[float]
     run.done("undo", "-y")
     assert tree(run.dir) == before
     run.done(*wish)
-    assert run.pointer.read_text() == "10"
+    assert run.says() == "10"
     assert not run.at(15).exists()
     resumed = run.train("--resume")
     assert list(resumed) == list(range(11, 21))
@@ -94,6 +103,7 @@ def test_what_is_shown_of_it(run: Training) -> None:
     assert run.m4ops("verify-checkpoint", "--deep").code == 0
 
 
+@pytest.mark.parametrize("trained", ["megatron", "nanotron"], indirect=True)
 @pytest.mark.parametrize("said", ["", "ten", "7"])
 def test_a_pointer_that_cannot_be_followed(run: Training, said: str) -> None:
     run.pointer.write_text(said)
@@ -102,8 +112,29 @@ def test_a_pointer_that_cannot_be_followed(run: Training, said: str) -> None:
     assert run.pointer.read_text() == "20"
 
 
+@pytest.mark.parametrize("trained", ["composer"], indirect=True)
+def test_a_link_that_leads_nowhere(run: Training) -> None:
+    run.at(20).unlink()
+    assert "which is not there" in run.m4ops("status").out
+    run.done("rewind", "--to", "latest", "-y")
+    assert run.says() == "15"
+    assert run.pointer.resolve() == run.at(15)
+    run.pointer.unlink()
+    run.pointer.write_bytes(b"")
+    assert "no symbolic link" in run.m4ops("status").out
+    run.done("rewind", "--to", "10", "-y")
+    assert run.says() == "10"
+    run.done("undo", "-y")
+    assert not run.pointer.is_symlink()
+    run.pointer.unlink()
+    run.done("rewind", "--to", "10", "-y")
+    assert run.says() == "10"
+
+
 def test_a_state_that_is_cut_off(run: Training) -> None:
-    file = next(path for path in sorted(run.at(10).rglob("*.pt")) if "model" not in path.parts[-2])
+    saved = run.at(10)
+    inside = sorted(saved.rglob("*.pt")) if saved.is_dir() else [saved]
+    file = next(path for path in inside if path.parent.name != "model")
     os.truncate(file, file.stat().st_size - 1)
     assert run.m4ops("verify-checkpoint", "10").code == 2
     refused = run.m4ops("rewind", "--to", "10", "-y")

@@ -44,6 +44,8 @@ _SCHEDULER_FILE = re.compile(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin|
 _OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.bin|optimizer\.pt")
 _SHARD = re.compile(r"(?:(?:bf16_|fp16_)?zero_pp_rank_\d+_)?mp_rank_\d+_(?:optim|model)_states\.pt")
 _SCHEDULER_KEYS = ("lr_scheduler", "lr_schedulers")
+_ROOT = re.compile(r"|lr_scheduler|lr_schedulers\[0\]|state\.schedulers\.\w+")
+"""What the one scheduler of a file is labelled."""
 _OPTIMIZER_KEYS = ("optimizer", "optimizer_state_dict", "base_optimizer_state")
 Edits = Iterable[tuple[LrSite, float]]
 
@@ -118,7 +120,7 @@ def scheduler_of(file: TorchFile) -> dict[str, Any] | None:
         megatron: dict[str, Any] = _plain(state)
         return megatron
     found = [(label, state) for label, state in schedulers(file.path.name, file.tree) if not inner(label)]
-    if len(found) != 1 or found[0][0] not in ("", "lr_scheduler", "lr_schedulers[0]"):
+    if len(found) != 1 or not _ROOT.fullmatch(found[0][0]):
         return None
     (label, state) = found[0]
     values = [(s.label.removeprefix(f"{label}."), s.value) for s in sites_of(file, "")]
@@ -210,6 +212,8 @@ def optimizer_states(tree: Any, label: str = "") -> Iterator[tuple[str, dict[Any
     if isinstance(tree.get("param_groups"), list):
         yield label or "optimizer", tree
         return
+    for key, one in _composer(tree, "optimizers").items():
+        yield from optimizer_states(one, key)
     several = tree.get("optimizer_states")
     for index, one in enumerate(several if isinstance(several, list) else ()):  # Lightning's
         yield from optimizer_states(one, f"optimizer_states[{index}]")
@@ -245,6 +249,13 @@ def _megatron(tree: Any) -> Iterator[tuple[str, Any]]:
             yield from _numbers(f"{MEGATRON}.{field}", state.get(field))
 
 
+def _composer(tree: Any, what: str) -> dict[str, Any]:
+    """Composer's states of a kind, by label. Source: mosaicml/composer `composer/core/state.py` (`state_dict`)."""
+    state = tree.get("state") if isinstance(tree, dict) else None
+    found = state.get(what) if isinstance(state, dict) else None
+    return {f"state.{what}.{name}": one for name, one in found.items()} if isinstance(found, dict) else {}
+
+
 def _refuse_relative(name: str, group: Mapping[Any, Any]) -> None:
     """Adafactor with a relative step never reads its `lr`. Source: transformers `optimization.py`, `Adafactor._get_lr`."""
     if group.get("relative_step"):
@@ -260,6 +271,7 @@ def schedulers(name: str, tree: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
     todo, seen = [("", tree)], set()
     if not holds_scheduler(name):
         todo = [(key, tree.get(key)) for key in _SCHEDULER_KEYS] if isinstance(tree, dict) else []
+        todo += _composer(tree, "schedulers").items()
     while todo:
         label, node = todo.pop()
         if not isinstance(node, dict | list | tuple) or id(node) in seen:

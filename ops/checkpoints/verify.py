@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ops import schedules
-from ops.checkpoints import about, accelerate_state, layouts, lr, safetensors, statefile
+from ops.checkpoints import about, accelerate_state, folders, layouts, lr, safetensors, statefile
 from ops.checkpoints.about import SHARD
 from ops.checkpoints.patch import crc_of_zeros
 from ops.checkpoints.torchfile import StateError, TorchFile
@@ -222,7 +222,7 @@ def _mixture(checkpoint: Checkpoint, files: Mapping[Path, TorchFile]) -> Iterato
 
 def _processes(root: Path, shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
     """A rank's random state is restored where there is one, and nothing is said where there is none."""
-    matches = (_RANDOM.fullmatch(p.name) for p in about.state_folder(root).iterdir())
+    matches = (_RANDOM.fullmatch(name) for name in folders.names(about.state_folder(root)))
     have = {int(m[1] or 0) for m in matches if m}
     said = about.world(shards) if shards else None
     count = said if isinstance(said, int) else max(have, default=-1) + 1

@@ -59,6 +59,8 @@ def prepare(action: Action, run_dir: Path, name: str) -> Built:
         case act.Rewrite():
             old = None if action.stored else _kept(action.path, run_dir, name)
             return Built(_prepare_rewrite(action, run_dir, name), old)
+        case act.Link(after=str() as text):
+            return Built(_link(_place(Path(action.path), run_dir, name), text))
         case act.Copy(gone=True):
             return Built(old=_kept(action.path, run_dir, name))
         case act.Copy():
@@ -90,6 +92,10 @@ def _do(action: Action, built: Built) -> None:
             _rewrite(action, _needed(built.new))
         case act.Move():
             _move(action)
+        case act.Link(after=None):
+            os.unlink(action.path)
+        case act.Link():
+            os.replace(_needed(built.new), action.path)
         case act.Copy(gone=True):
             os.unlink(action.path)
         case act.Copy():
@@ -136,6 +142,11 @@ def _take_back(action: Action, built: Built) -> None:
             os.replace(action.aside, action.path)
         case act.Move():
             _move(act.Move(action.target, action.source))
+        case act.Link(before=str() as text):
+            target = Path(action.path)
+            os.replace(_link(_beside(target, "back"), text), target)
+        case act.Link():
+            os.unlink(action.path)
         case act.Copy(gone=True):
             os.replace(_needed(built.old), action.path)
         case act.Copy():
@@ -235,6 +246,12 @@ def sync_folder(folder: Path) -> None:
     """Make a rename in the folder durable; file systems that cannot say so are let be."""
     with contextlib.suppress(OSError), _opened(folder) as handle:
         os.fsync(handle)
+
+
+def _link(place: Path, text: str) -> Path:
+    place.unlink(missing_ok=True)
+    place.symlink_to(text)
+    return place
 
 
 def _replacement(action: act.WriteText | act.SetJson, run_dir: Path, name: str, text: str) -> Built:

@@ -12,7 +12,7 @@ from ops.checkpoints import states
 from ops.errors import BadInput, OpsError
 
 State = Literal["before", "after", "half", "other"]
-Action = act.WriteText | act.SetJson | act.PatchState | act.Rewrite | act.Move | act.Folder | act.Copy
+Action = act.WriteText | act.SetJson | act.PatchState | act.Rewrite | act.Move | act.Folder | act.Copy | act.Link
 """The actions on files."""
 
 
@@ -37,11 +37,21 @@ def state(action: Action) -> tuple[State, str]:
             return _rewrite_state(action)
         case act.Move():
             return _move_state(action)
+        case act.Link():
+            return _compared(_leads(action.path), action.before, action.after)
         case act.Copy():
             return _copy_state(action)
         case act.Folder():
             there = os.path.isdir(action.path)
             return ("after" if there == action.make else "before"), "there" if there else "missing"
+
+
+def _leads(path: str) -> str | None:
+    """Where a symbolic link leads; None if there is none."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
 
 
 def _compared(now: str | None, before: str | None, after: str | None) -> tuple[State, str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ops.actions import Action, Copy, Folder, Move, PatchState, Rewrite, WriteText
+from ops.actions import LONG, Action, Copy, Folder, Link, Move, PatchState, Rewrite, WriteText
 from ops.errors import BadInput, Refused
 from ops.interventions import evaluations, forecast, optimizer, parking, targets, wandb_run
 from ops.interventions import learning_rate as lr
 from ops.interventions.wish import Edit
-from ops.model import DISCARDED, Checkpoint, Evals, Expectation, LogView, Pointer, Snapshot, Unknown
+from ops.model import DISCARDED, Checkpoint, Evals, Expectation, LogView, Pointer, Sign, Snapshot, Unknown
 from ops.pace import seconds_per_step
 from ops.plan import Cost
 
@@ -120,7 +120,14 @@ def pointed_at(snapshot: Snapshot, target: Checkpoint) -> tuple[Action, ...]:
     if not pointer.problem and pointer.step == target.step:
         return ()
     pairs = zip(pointer.signs, target.signs, strict=True)
-    return tuple(WriteText(str(sign.path), sign.text, says, points=True) for sign, says in pairs if sign.text != says)
+    return tuple(_says(sign, text, target) for sign, text in pairs if sign.text != text)
+
+
+def _says(sign: Sign, text: str, target: Checkpoint) -> Action:
+    if sign.link:
+        return Link(str(sign.path), sign.text, text)
+    why = f"it takes {target.name}" if len(text) > LONG else ""
+    return WriteText(str(sign.path), sign.text, text, why, points=True)
 
 
 def copies(snapshot: Snapshot, target: Checkpoint, changes: tuple[Action, ...]) -> tuple[Action, ...]:

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from ops.actions import Action, Copy, Folder, Move, PatchState, Rewrite, Schedule, SetJson, Submit, WaitFor, WriteText
+from ops.actions import (
+    Action,
+    Copy,
+    Folder,
+    Link,
+    Move,
+    PatchState,
+    Rewrite,
+    Schedule,
+    SetJson,
+    Submit,
+    WaitFor,
+    WriteText,
+)
 from ops.interventions import copies
 from ops.model import Expectation
 from ops.plan import Cost, Plan
@@ -72,7 +85,7 @@ def _groups(plan: Plan) -> Iterator[tuple[str, list[tuple[int, Action]]]]:
 
 def _heading(action: Action) -> str:
     match action:
-        case WriteText(points=True) | Copy():
+        case WriteText(points=True) | Copy() | Link():
             return "where the next job resumes"
         case WriteText(path=path) if path.endswith(f"/{copies.MARKER}"):
             return "state of the checkpoint"

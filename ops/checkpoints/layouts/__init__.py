@@ -15,7 +15,17 @@ from ops.errors import BadInput
 from ops.model import DISCARDED, M4, Checkpoint, Pointer, Run, Unknown
 from ops.model import Layout as Words
 
-NAMES = (M4.name, "hf_trainer", "accelerate", "lightning", "torchtitan", "megatron", "nanotron")
+NAMES = (
+    M4.name,
+    "hf_trainer",
+    "accelerate",
+    "lightning",
+    "torchtitan",
+    "megatron",
+    "nanotron",
+    "composer",
+    "ray_train",
+)
 """m4's signs go first: an m4 run may hold what another layout would claim."""
 
 
