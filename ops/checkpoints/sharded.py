@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ops.checkpoints import safetensors
+from ops.checkpoints.dcp import METADATA
 from ops.checkpoints.pickle_walk import Call
-from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, opened, read
-from ops.checkpoints.torchfile import _walk as walked
-from ops.checkpoints.torchzip import END, END64, ENTRY, LOCAL, LOCATOR, read_at
+from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, extents, opened, read, read_zip
 
-METADATA = ".metadata"
 _MOST_RUNS = 1 << 20
 """Of a tensor cut along an inner dimension: runs beyond this are not put together."""
 _OTHERS = ("optim", "lr_scheduler", "dataloader", "train_state", "scheduler", "rng")
@@ -115,55 +113,11 @@ def _in_order(tensor: Tensor) -> bool:
     return tensor.offset == 0
 
 
-# -- a zip inside a file ---------------------------------------------------------------------------------
-
-
 def _value(part: Part) -> tuple[Tensor, int]:
     """The tensor that a part holds, and where its bytes begin in the file."""
     with opened(part.file) as fd:
-        records = dict(_records(fd, part.at, part.size))
-        root = next((name.partition("/")[0] for name in records if name.endswith("/data.pkl")), "")
-        if not root:
-            raise ValueError(f"no torch file at byte {part.at}")
-        start, size = records[f"{root}/data.pkl"]
-        tensor = walked(read_at(fd, start, size), 0, start).tree
-        if not isinstance(tensor, Tensor) or f"{root}/data/{tensor.storage.key}" not in records:
+        held = read_zip(part.file, fd, part.at, part.size)
+        if not isinstance(held.tree, Tensor):
             raise ValueError(f"no tensor at byte {part.at}")
-        begin, length = records[f"{root}/data/{tensor.storage.key}"]
-        if length < tensor.numel * ITEMSIZE[tensor.dtype]:
-            raise ValueError(f"the tensor at byte {part.at} is cut off")
-        return tensor, begin
-
-
-def _records(fd: int, base: int, size: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Each record's name, and where its bytes begin in the file and how many they are."""
-    end = END.unpack(read_at(fd, base + size - END.size, END.size))
-    if end[0] != b"PK\x05\x06":
-        raise ValueError(f"no zip ends at byte {base + size}")
-    count, length, at = end[4:7]
-    locator = read_at(fd, base + size - END.size - LOCATOR.size, LOCATOR.size)
-    if locator[:4] == b"PK\x06\x07":
-        end64 = END64.unpack(read_at(fd, base + LOCATOR.unpack(locator)[2], END64.size))
-        count, length, at = end64[7:]
-    table, place = read_at(fd, base + at, length), 0
-    for _ in range(count):
-        entry = ENTRY.unpack_from(table, place)
-        name_at = place + ENTRY.size
-        name, extra = table[name_at : name_at + entry[10]], table[name_at + entry[10] :][: entry[11]]
-        stored, header = _wide(entry[9], entry[16], extra)
-        local = LOCAL.unpack(read_at(fd, base + header, LOCAL.size))
-        yield name.decode(), (base + header + LOCAL.size + local[-2] + local[-1], stored)
-        place = name_at + entry[10] + entry[11] + entry[12]
-
-
-def _wide(size: int, header: int, extra: bytes) -> tuple[int, int]:
-    """Size and header's place of a record, from its zip64 field where they are too large."""
-    if size != 0xFFFFFFFF and header != 0xFFFFFFFF:
-        return size, header
-    while len(extra) >= 4:
-        kind, length = int.from_bytes(extra[:2], "little"), int.from_bytes(extra[2:4], "little")
-        if kind == 1:
-            numbers = [int.from_bytes(extra[4 + i : 12 + i], "little") for i in range(0, length, 8)]
-            return numbers[0] if size == 0xFFFFFFFF else size, numbers[-1] if header == 0xFFFFFFFF else header
-        extra = extra[4 + length :]
-    raise ValueError("a record of 4 GiB without its zip64 field")
+        begin, _ = extents(held, [held.tree.storage])[held.tree.storage.key]
+        return held.tree, begin

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ops.checkpoints import safetensors, sharded
+from ops.checkpoints.dcp import METADATA
 from ops.checkpoints.pickle_walk import Call
-from ops.checkpoints.sharded import METADATA
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, TorchFile, extents, read
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
