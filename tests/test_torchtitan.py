@@ -64,6 +64,20 @@ def test_rewound_with_half_the_lr(run: Run, saved: tuple[Run, dict[int, list[flo
     assert "starts at step 20" in run.m4ops("status").out
 
 
+def test_the_weights_come_out(run: Run, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    run.done("extract", "20", "--out", str(tmp_path / "weights"))
+    loaded = load_file(tmp_path / "weights" / "model.safetensors")
+    with warnings.catch_warnings(action="ignore"):
+        saved = _load_state_dict_from_keys(checkpoint_id=str(run.dir / "checkpoint" / "step-20"))
+    assert sorted(loaded) == ["0.bias", "0.weight", "1.bias", "1.weight"]
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in loaded.items())
+    refused = run.m4ops("extract", "20", "--to-unwrapped-model")
+    assert refused.code == 1
+    assert "--out" in refused.err
+
+
 def test_from_0_3_on_the_lr_comes_from_the_config(tmp_path: Path) -> None:
     """The scheduler's step alone is saved: an LR in the checkpoint would act on one step, so it is not changed there."""
     run = Run(tmp_path)

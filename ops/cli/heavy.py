@@ -100,11 +100,11 @@ def _checkpoints(ctx: click.Context, step: str | None) -> tuple[Path, ...]:
     if step is not None and not step.lstrip("-").isdigit() and step != "latest":
         return (_finished(Path(os.path.abspath(step))),)
     run, _ = session.find(ctx)
-    if run.layout != M4:
+    if run.layout != M4 and not ctx.params["out"]:
         raise Refused(
-            f"extract reads m4's checkpoints, not those of the {run.layout.name} layout",
+            f"unwrapped_model/ belongs to m4's checkpoints, not to those of the {run.layout.name} layout",
             str(run.dir),
-            f"{run.layout.framework} saves the weights as a file of its own, or loads them from {run.layout.pattern}",
+            "m4ops extract STEP --out DIR",
         )
     seen = session.look(run)
     if step is not None:
