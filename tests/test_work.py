@@ -21,6 +21,14 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield server
 
 
+def kept(server: Server) -> int:
+    """How many parts of unfinished uploads the store holds."""
+    client = server.client
+    uploads = client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+    found = (client.list_parts(Bucket=BUCKET, Key=u["Key"], UploadId=u["UploadId"]) for u in uploads)
+    return sum(len(listed.get("Parts", [])) for listed in found)
+
+
 def test_slurm_does_the_work_and_a_requeued_task_goes_on(trained: Path, server: Server, slurm: Cluster) -> None:
     run = LiveRun(slurm).make()
     run.adopt(trained)
@@ -38,7 +46,7 @@ def test_slurm_does_the_work_and_a_requeued_task_goes_on(trained: Path, server: 
     slurm.ask("scancel", "-s", "USR2", job)  # as before the time limit: the task ends itself in order
     run.sees(lambda: run.queue()[job][0] == "PENDING")
     assert not marker.exists()
-    run.sees(marker.exists)
+    run.sees(lambda: marker.exists() and kept(server) >= 1)
     slurm.ask("scontrol", "requeue", job)  # as by a preemption: killed, with what it leaves
     run.sees(lambda: run.queue()[job][0] == "PENDING")
 
@@ -55,7 +63,7 @@ def test_slurm_does_the_work_and_a_requeued_task_goes_on(trained: Path, server: 
     assert result["code"] == 0, result
     assert run.told(job, "Restarts") == "2"
     number, unit, *_ = next(folder.glob("*.out")).read_text().rpartition("sent: ")[2].split()
-    assert unit in ("B", "kB") or float(number) < 50, "what had been sent was sent again"
+    assert unit in ("B", "kB") or float(number) < 60, "what had been sent was sent again"  # of 67 MB, less a part of 16
     assert "finished-upload-checkpoint" in {p.name for p in (run.dir / "opt_step-40").iterdir()}
     assert json.loads((folder / "tasks.json").read_text())[0][2:] == ["push", "40", "--max-bandwidth", "8MB"]
 
