@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import cache
+from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 Next = Callable[[int], int]
@@ -29,16 +30,18 @@ def plain(literals: tuple[bytes, ...]) -> Scanner:
     """Each literal's own `bytes.find`, resumed where it must be."""
 
     def begin(data: bytes, end: int) -> Next:
-        places = [data.find(literal, 0, end) for literal in literals]
+        places = [(place, i) for i, literal in enumerate(literals) if (place := data.find(literal, 0, end)) >= 0]
+        heapify(places)
 
         def following(start: int) -> int:
-            first = -1
-            for i, place in enumerate(places):
-                if 0 <= place < start:
-                    places[i] = place = data.find(literals[i], start, end)
-                if place >= 0 and (first < 0 or place < first):
-                    first = place
-            return first
+            while places and places[0][0] < start:
+                literal = places[0][1]
+                place = data.find(literals[literal], start, end)
+                if place < 0:
+                    heappop(places)
+                else:
+                    heapreplace(places, (place, literal))
+            return places[0][0] if places else -1
 
         return following
 
