@@ -23,7 +23,7 @@ from ops.extract.job import INDEX, Job, identity, sync
 
 BLOCK = 64 << 20
 """Bytes that are copied at once."""
-SYNCED = 1 << 30
+SYNCED = 1 << 27
 """Bytes after which what was copied is forced to the disk and noted, while the copying goes on: what a crash can cost."""
 CHUNK = 1 << 20
 """Bytes that pass through this process at once."""
