@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from ops.model import Unknown
+from ops.model import Layout, Pointer, Sign, Unknown
 
 LOOKED_INTO = 1 << 20
 """Bytes of a state file up to which its tree is read, not its structure alone: schedulers are that small."""
@@ -22,6 +22,27 @@ def numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]] | Un
     except OSError as error:
         return Unknown(f"{folder}: {error.strerror}")
     return sorted((int(match[1]), Path(entry.path)) for match, entry in found)
+
+
+def pointer(folder: Path, layout: Layout, what: str, missing: str) -> Pointer | Unknown:
+    """What the text file that `layout.chosen_by` names says: the number of one of the folder's checkpoints.
+
+    `what` and `missing` are how a problem is told: `an iteration`, and what it means that there is no such file.
+    """
+    file = folder / layout.chosen_by
+    try:
+        text = file.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return Pointer("", None, missing, signs=(Sign(file, None),))
+    except OSError as error:
+        return Unknown(f"{file}: {error.strerror}")
+    said = text.strip()
+    step = int(said) if said.isdecimal() else None
+    if step is None:
+        problem = "empty" if not said else f"says `{said}`, which is no {what.partition(' ')[2]}"
+    else:
+        problem = "" if (folder / layout.called(step)).is_dir() else f"names {what} that is not there"
+    return Pointer(text, step, problem, signs=(Sign(file, text),))
 
 
 def names(folder: Path) -> frozenset[str]:

@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ops.checkpoints import dcp
+from ops.checkpoints import dcp, folders
 from ops.checkpoints.folders import file_problems, modified, names, numbered, size
 from ops.checkpoints.pickle_walk import Call
 from ops.errors import OpsError
-from ops.model import Checkpoint, Layout, Pointer, Run, Sign, Unknown
+from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
 TRACKER = "latest_checkpointed_iteration.txt"
 LAYOUT = Layout("megatron", "iter_N", TRACKER, "Megatron-LM", digits=7)
@@ -37,25 +37,7 @@ def home(run_dir: Path) -> Path:
 
 def pointer(run: Run) -> Pointer | Unknown:
     """What the tracker says. A problem is what makes the next job start elsewhere, or not at all."""
-    file = run.dir / TRACKER
-    try:
-        text = file.read_bytes().decode("utf-8", "surrogateescape")
-    except FileNotFoundError:
-        return Pointer("", None, "missing", signs=(Sign(file, None),))
-    except OSError as error:
-        return Unknown(f"{file}: {error.strerror}")
-    said = text.strip()
-    step = int(said) if said.isdecimal() else None
-    if step is None:
-        problem = "empty" if not said else f"says `{said}`, which is no iteration"
-    else:
-        problem = "" if (run.dir / called(step)).is_dir() else "names an iteration that is not there"
-    return Pointer(text, step, problem, signs=(Sign(file, text),))
-
-
-def called(step: int) -> str:
-    """The folder of an iteration."""
-    return f"iter_{step:07d}"
+    return folders.pointer(run.dir, LAYOUT, "an iteration", "missing")
 
 
 def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:

@@ -10,9 +10,10 @@ import json
 import re
 from pathlib import Path
 
+from ops.checkpoints import folders
 from ops.checkpoints.folders import file_problems, modified, names, numbered, size
 from ops.errors import OpsError
-from ops.model import Checkpoint, Layout, Pointer, Run, Sign, Unknown
+from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
 LATEST = "latest.txt"
 LAYOUT = Layout("nanotron", "N", LATEST, "nanotron")
@@ -32,20 +33,7 @@ def home(run_dir: Path) -> Path:
 
 def pointer(run: Run) -> Pointer | Unknown:
     """What `latest.txt` says."""
-    file = run.dir / LATEST
-    try:
-        text = file.read_bytes().decode("utf-8", "surrogateescape")
-    except FileNotFoundError:
-        return Pointer("", None, "missing: a job starts from step 0", signs=(Sign(file, None),))
-    except OSError as error:
-        return Unknown(f"{file}: {error.strerror}")
-    said = text.strip()
-    step = int(said) if said.isdecimal() else None
-    if step is None:
-        problem = "empty" if not said else f"says `{said}`, which is no step"
-    else:
-        problem = "" if (run.dir / str(step)).is_dir() else "names a step that is not there"
-    return Pointer(text, step, problem, signs=(Sign(file, text),))
+    return folders.pointer(run.dir, LAYOUT, "a step", "missing: a job starts from step 0")
 
 
 def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
