@@ -58,15 +58,21 @@ def problems(folder: Path) -> list[str]:
     return found
 
 
+def fields(folder: Path) -> dict[Any, Any]:
+    """What the `.metadata` of a folder says, by name; `storage_data` is there. StateError when it is missing or damaged."""
+    metadata = read_torch(folder / METADATA).tree
+    said = metadata.state if isinstance(metadata, Call) else None
+    if not isinstance(said, dict) or not isinstance(said.get("storage_data"), dict):
+        raise StateError("no metadata of a distributed checkpoint", str(folder / METADATA))
+    return said
+
+
 @lru_cache(maxsize=8)
 def _items(file: Path, version: tuple[int, int, int]) -> tuple[Item, ...]:
-    metadata = read_torch(file).tree
-    fields = metadata.state if isinstance(metadata, Call) else None
-    if not isinstance(fields, dict) or not isinstance(fields.get("storage_data"), dict):
-        raise StateError("no metadata of a distributed checkpoint", str(file))
-    paths = fields.get("planner_data") or {}
+    said = fields(file.parent)
+    paths = said.get("planner_data") or {}
     found: list[Item] = []
-    for index, info in fields["storage_data"].items():
+    for index, info in said["storage_data"].items():
         match index, info:
             case (
                 Call(state={"fqn": str(name)}),

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ops.checkpoints import safetensors
-from ops.checkpoints.dcp import METADATA
+from ops.checkpoints.dcp import METADATA, fields
 from ops.checkpoints.pickle_walk import Call
-from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, extents, opened, read, read_zip
+from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, extents, opened, read_zip
 
 _MOST_RUNS = 1 << 20
 """Of a tensor cut along an inner dimension: runs beyond this are not put together."""
@@ -47,10 +47,9 @@ def weights(folder: Path) -> Iterator[Whole]:
 
     StateError when one is not all there, or lies in a way m4ops cannot put together.
     """
-    metadata = read(folder / METADATA).tree
-    fields = metadata.state if isinstance(metadata, Call) and isinstance(metadata.state, dict) else {}
-    tensors, stored = fields.get("state_dict_metadata"), fields.get("storage_data")
-    if not isinstance(tensors, dict) or not isinstance(stored, dict):
+    said = fields(folder)
+    tensors, stored = said.get("state_dict_metadata"), said["storage_data"]
+    if not isinstance(tensors, dict):
         raise StateError("no metadata of a distributed checkpoint", str(folder / METADATA))
     places = {(i.state["fqn"], i.state.get("offset")): info.state for i, info in stored.items() if isinstance(i, Call)}
     found = {str(n): a.state for n, a in tensors.items() if isinstance(a, Call) and isinstance(a.state, dict)}
