@@ -54,8 +54,7 @@ def launch(runs: list[Path], until: int) -> None:
     """Train the runs, one after the other, on all ranks."""
     trainer = Path(__file__).with_name("lr_deepspeed_trainer.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # DeepSpeed builds with ninja
-    env = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PATH": path}
+    env = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, str(trainer), "--until", str(until), *map(str, runs)], env=env, capture_output=True, text=True
     )

@@ -11,11 +11,13 @@ import json
 import pathlib
 import warnings
 
+import deepspeed.ops
 import torch
 from accelerate import Accelerator, DeepSpeedPlugin, InitProcessGroupKwargs
 from accelerate.state import AcceleratorState, PartialState
 from lr_schedulers import RATES, TORCH
 
+deepspeed.ops.__compatible_ops__ = {}  # gloo in the place of shared-memory operators, which take half a minute to compile
 parser = argparse.ArgumentParser()
 parser.add_argument("runs", type=pathlib.Path, nargs="+")
 parser.add_argument("--until", type=int, required=True)

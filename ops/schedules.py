@@ -122,6 +122,8 @@ def _step(s: dict[str, Any], groups: list[dict[str, float]], first: bool = False
         for inside in s["_schedulers"]:
             _step(inside, groups)
         return
+    if name == DEEPSPEED:
+        raise Unforeseen(_why(name))
     s["_step_count"] = s.get("_step_count", 0) + (not first)
     s["last_epoch"] = 0 if first else s["last_epoch"] + 1
     if name == "SequentialLR":

@@ -23,10 +23,6 @@ def private_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         patch.setenv("XDG_CONFIG_HOME", str(home / "config"))
         patch.setenv("WANDB_MODE", "offline")
         patch.setenv("M4OPS_QUEUE_AGE", "0")
-        # DeepSpeed's own cache keeps the lock of a build that was killed, and every later one waits for it for ever.
-        base = tmp_path_factory.getbasetemp()
-        shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-        patch.setenv("TORCH_EXTENSIONS_DIR", str(shared / "torch_extensions"))
         yield
 
 

@@ -1,17 +1,14 @@
 """Real DeepSpeed ZeRO-1, 2 and 3 with two ranks: m4ops changes its checkpoints, and DeepSpeed resumes from them."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import damage
 import pytest
 import runs
+import two_ranks
 
 STAGES = (1, 2, 3)
 RANKS = (0, 1)
@@ -21,14 +18,7 @@ FACTOR = 0.7
 
 def launch(folders: list[Path], until: int) -> None:
     """Train the runs, one after the other, with two processes."""
-    trainer = Path(__file__).with_name("sharded_trainer.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(trainer)]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # DeepSpeed builds with ninja
-    env = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PATH": path}
-    done = subprocess.run(
-        [*command, "--until", str(until), *map(str, folders)], env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    two_ranks.launch("sharded_trainer.py", "--until", str(until), *map(str, folders))
 
 
 @dataclass(frozen=True)
@@ -76,9 +66,8 @@ def resumed(root: Path) -> Sharded:
     return Sharded(root)
 
 
-def test_deepspeed_resumes_from_what_m4ops_changed(tmp_path: Path, need: Callable[[str, str], str]) -> None:
+def test_deepspeed_resumes_from_what_m4ops_changed(tmp_path: Path) -> None:
     """One test, so that parallel workers do not each launch DeepSpeed for their share."""
-    need("g++", "g++")
     sharded = resumed(tmp_path)
     for stage in STAGES:
         every_rank_has_the_scaled_curve_from_its_first_step(sharded, stage)

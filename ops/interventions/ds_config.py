@@ -2,6 +2,8 @@
 
 Source: DeepSpeed `runtime/lr_schedules.py`: WarmupLR, WarmupDecayLR, OneCycle and LRRangeTest take their LRs from
 `scheduler.params`; WarmupCosineLR multiplies the LR that the optimizer was made with. Their state is a step alone.
+transformers `integrations/deepspeed.py` (`trainer_config_process`): HF Trainer compares `warmup_max_lr` and the optimizer's
+`lr` with its own `learning_rate`, and takes "auto" for that (for 0, as `warmup_min_lr`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from ops.errors import BadInput, Refused
 from ops.interventions import targets
 from ops.model import Checkpoint, Snapshot
 
-LR_PARAMS = ("warmup_min_lr", "warmup_max_lr", "cycle_min_lr", "cycle_max_lr", "lr_range_test_min_lr")
+PEAKS = ("warmup_max_lr", "cycle_max_lr", "lr_range_test_min_lr")
+"""One of them must stand there: a default of DeepSpeed's in its place could not be changed."""
+OTHERS = ("warmup_min_lr", "cycle_min_lr")
 BY_RATIO = "WarmupCosineLR"
 
 
@@ -43,7 +47,7 @@ def edits(snapshot: Snapshot, checkpoint: Checkpoint, new: Callable[[float], flo
         raise Refused(
             f"the LR cannot be changed in ds_config: {error.what}",
             str(path),
-            "change it there, or in what generates it, then give --again with the config out of m4ops.toml",
+            "write the number into ds_config (with HF Trainer it must be its learning_rate), then do this again",
         ) from None
     return (WriteText(str(path), snapshot.ds_config, text, "the LR of DeepSpeed's own scheduler"),)
 
@@ -51,20 +55,24 @@ def edits(snapshot: Snapshot, checkpoint: Checkpoint, new: Callable[[float], flo
 def changed(text: str, new: Callable[[float], float]) -> str:
     """The config's text with other LRs and every other byte as it was. Raises BadInput where it holds none."""
     scheduler = jsontext.value(text, "scheduler")
-    kind = json.loads(jsontext.value(scheduler, "type"))
-    if kind == BY_RATIO:
-        optimizer = jsontext.value(text, "optimizer")
-        return jsontext.replaced(text, "optimizer", _with(optimizer, ("lr",), new))
-    return jsontext.replaced(text, "scheduler", _with(scheduler, LR_PARAMS, new))
+    by_ratio = json.loads(jsontext.value(scheduler, "type")) == BY_RATIO
+    if not by_ratio:
+        text = jsontext.replaced(text, "scheduler", _with(scheduler, PEAKS, OTHERS, new))
+    if by_ratio or "optimizer" in json.loads(text):
+        needed, others = (("lr",), ()) if by_ratio else ((), ("lr",))
+        text = jsontext.replaced(text, "optimizer", _with(jsontext.value(text, "optimizer"), needed, others, new))
+    return text
 
 
-def _with(section: str, names: tuple[str, ...], new: Callable[[float], float]) -> str:
+def _with(section: str, needed: tuple[str, ...], others: tuple[str, ...], new: Callable[[float], float]) -> str:
+    """A section with other LRs in its params. One of the `needed` must be there, as a number; the `others` may be "auto"."""
     params = jsontext.value(section, "params")
-    found = [name for name in names if name in json.loads(params)]
-    if not found:
-        raise BadInput(f"its params hold none of {', '.join(names)}")
-    for name in found:
-        params = jsontext.replaced(params, name, _rates(name, jsontext.value(params, name), new))
+    there = json.loads(params)
+    if needed and there.keys().isdisjoint(needed):
+        raise BadInput(f"its params hold none of {', '.join(needed)}")
+    for name in (n for n in (*needed, *others) if n in there):
+        if not (name in others and there[name] == "auto"):
+            params = jsontext.replaced(params, name, _rates(name, jsontext.value(params, name), new))
     return jsontext.replaced(section, "params", params)
 
 

@@ -11,14 +11,17 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ops.checkpoints.folders import modified, names, numbered, shard_problems, size, state_problems
+from ops.errors import OpsError
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
 LAYOUT = Layout("hf_trainer", "checkpoint-N", "the checkpoint-N with the highest N", "HF Trainer")
 NAME = re.compile(r"checkpoint-(\d+)")
 STATE = "trainer_state.json"
+_NOTE = "HF Trainer ends with a ValueError where its learning_rate is not the LR that ds_config has: start the next job with that one"
 _HEAD = 1 << 12
 """Bytes in which `global_step` stands: the keys are sorted, and `log_history` comes after it."""
 _STEP = re.compile(rb'^  "global_step": (\d+),$', re.MULTILINE)
@@ -77,8 +80,8 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
         problems += [p for n in engines for p in shard_problems(path / n)]
     elif not any(n == "optimizer.pt" or n.startswith("optimizer_") for n in inside):
         problems.append("optimizer.pt is missing: the Trainer starts with a fresh optimizer, and does not say so")
-    if "scheduler.pt" not in inside:
-        problems.append("scheduler.pt is missing: the Trainer starts its LR schedule anew, and does not say so")
+    own, unread = (False, []) if "scheduler.pt" in inside else _own_scheduler(path, engines)
+    problems += unread
     if not any(n.endswith((".safetensors", ".bin", ".index.json")) and "model" in n for n in inside) and not engines:
         problems.append("the weights (model.safetensors) are missing")
     if deep:
@@ -92,7 +95,25 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
         infos=None,
         wandb_id=None,
         layout=LAYOUT.name,
+        lr_note=_NOTE if own else "",
     )
+
+
+def _own_scheduler(path: Path, engines: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether DeepSpeed's own scheduler was saved, where scheduler.pt was not; and what is wrong with that.
+
+    The engine keeps the state of a scheduler that its config names, and of one for an optimizer that its config names.
+    """
+    from ops.checkpoints import statefile
+
+    for shard in sorted(shard for name in engines for shard in (path / name).glob("*_model_states.pt")):
+        try:
+            tree = statefile.read(shard).tree
+        except OpsError as error:
+            return False, [f"{shard.relative_to(path)}: {error.what}"]
+        if isinstance(tree, dict) and isinstance(state := tree.get("lr_scheduler"), dict):
+            return "last_batch_iteration" in state, []
+    return False, ["scheduler.pt is missing: the Trainer starts its LR schedule anew, and does not say so"]
 
 
 def _global_step(checkpoint: Path) -> tuple[int | None, str]:
