@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from ops.errors import BadInput
 from ops.model import OPS_DIR, Span
@@ -18,8 +20,7 @@ LONG = 400
 """Characters of a line that is not shown whole."""
 
 
-@dataclass(frozen=True)
-class WriteText:
+class WriteText(Struct, frozen=True):
     """Replace a small text file whole. None stands for "no such file", so this also touches and removes.
 
     Bytes that are no UTF-8 travel as surrogate escapes.
@@ -51,8 +52,7 @@ class WriteText:
         return None if self.taken else replace(self, before=self.after, after=self.before)
 
 
-@dataclass(frozen=True)
-class SetJson:
+class SetJson(Struct, frozen=True):
     """Replace the value of one top-level key of a JSON file; every other byte stays. Values are JSON source text."""
 
     kind: ClassVar[str] = "set-json"
@@ -69,8 +69,7 @@ class SetJson:
         return replace(self, before=self.after, after=self.before)
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """One number in a state file: where it lies and what it is before and after."""
 
     label: str
@@ -80,8 +79,7 @@ class Edit:
     stored: str = "float64"
 
 
-@dataclass(frozen=True)
-class PatchState:
+class PatchState(Struct, frozen=True):
     """Change numbers inside a torch state file, at their bytes."""
 
     kind: ClassVar[str] = "patch-state"
@@ -107,8 +105,7 @@ class PatchState:
         return replace(self, edits=tuple(replace(e, before=e.after, after=e.before) for e in self.edits))
 
 
-@dataclass(frozen=True)
-class Rewrite:
+class Rewrite(Struct, frozen=True):
     """Rewrite a file by a recipe, keeping the original aside: the inverse puts the very original back.
 
     The recipe keeps line ranges (1-based, inclusive) of a JSONL file, or fills the spans of a state file with zeros and
@@ -147,8 +144,7 @@ class Rewrite:
         return replace(self, restore=not self.restore) if self.stored else None
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(Struct, frozen=True):
     """Rename a file or directory within one file system."""
 
     kind: ClassVar[str] = "move"
@@ -163,8 +159,7 @@ class Move:
         return replace(self, source=self.target, target=self.source)
 
 
-@dataclass(frozen=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """Make a folder, or remove an empty one."""
 
     kind: ClassVar[str] = "folder"
@@ -178,8 +173,7 @@ class Folder:
         return replace(self, make=not self.make)
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """Copy a state file to another name, with spans zeroed and numbers set as they are in the source by then.
 
     `gone`: remove the copy again, if it is still the one that was made.
@@ -201,8 +195,7 @@ class Copy:
         return replace(self, gone=not self.gone)
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(Struct, frozen=True):
     """Have a symbolic link lead elsewhere, in one step. `before` and `after` are its text; None stands for "no such link"."""
 
     kind: ClassVar[str] = "link"
@@ -222,8 +215,7 @@ class Link:
 _OPPOSITE = {"hold": "release", "release": "hold"}
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """Tell the scheduler: `hold`, `release`, `requeue`, `cancel` of one job, whole array or task.
 
     `exclude` sets the nodes that what waits of it shall not get, from `before` to `after` (as Slurm writes host lists).
@@ -248,8 +240,7 @@ class Schedule:
         return replace(self, verb=verb) if verb else None
 
 
-@dataclass(frozen=True)
-class Submit:
+class Submit(Struct, frozen=True):
     """Hand a job to the scheduler; or, `withdrawn`, cancel the job that this made.
 
     The job is known by its tag, which stands in its comment, and not by its id: a submission that nobody answered is
@@ -286,8 +277,7 @@ class Submit:
         return None if self.withdrawn else replace(self, withdrawn=True)
 
 
-@dataclass(frozen=True)
-class WaitFor:
+class WaitFor(Struct, frozen=True):
     """Wait for a condition, with a limit in seconds after which the plan is unfinished and says so.
 
     Conditions: `stopped` (no job of the run runs), `saved` (a checkpoint above `value` is complete).
@@ -320,7 +310,7 @@ KINDS: Mapping[str, type[Any]] = {
 
 def to_json(action: Action) -> dict[str, object]:
     """The action as plain JSON, with its kind."""
-    return {"kind": action.kind, **asdict(action)}
+    return {"kind": action.kind, **to_builtins(action)}
 
 
 def from_json(data: Mapping[str, Any]) -> Action:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from ops.hostlist import expand
 from ops.model import Attempt, Job, Unknown
@@ -27,8 +29,7 @@ KEPT = 200
 _FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "NodeList", "Submit", "Start", "End", "User", "JobName")
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """What is remembered of a run's attempts: those that ran when it was last looked at, and those that ended."""
 
     running: tuple[Attempt, ...] = ()
@@ -160,7 +161,8 @@ def _name(attempt: Attempt) -> str:
 
 def to_json(ledger: Ledger) -> dict[str, object]:
     """The ledger as plain JSON."""
-    return asdict(ledger)
+    plain: dict[str, object] = to_builtins(ledger)
+    return plain
 
 
 def from_json(data: Mapping[str, Any]) -> Ledger:

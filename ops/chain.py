@@ -14,8 +14,9 @@ import secrets
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ops import lease, state
 from ops.crontab import check_command, kept
@@ -56,8 +57,7 @@ cd / && exec {check}
 """
 
 
-@dataclass(frozen=True)
-class Every:
+class Every(Struct, frozen=True):
     """What the check is to be: its period in minutes, its arguments, and sbatch's flags for the jobs."""
 
     minutes: int
@@ -65,8 +65,7 @@ class Every:
     flags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(Struct, frozen=True):
     """The installed chain: its period in minutes, its last sign of life, why it broke (empty: it did not)."""
 
     minutes: int
@@ -75,8 +74,7 @@ class Chain:
     token: str
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(Struct, frozen=True):
     """A job of a chain."""
 
     job: str

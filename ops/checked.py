@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from typing import Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from ops import state
 from ops.checkpoints import verify
@@ -26,7 +28,7 @@ def seen(run: Run, checkpoints: Sequence[Checkpoint], steps: frozenset[int], now
         known = _known(memory.get(checkpoint.name), mark)
         if known is None and checkpoint.step in steps:
             known = _checked(verify.faults(checkpoint), now, False)
-            fresh[checkpoint.name] = {"mark": mark, **asdict(known)}
+            fresh[checkpoint.name] = {"mark": mark, **to_builtins(known)}
         problems = (*checkpoint.problems, *(known.faults if known else ()))
         found.append(replace(checkpoint, checked=known, problems=tuple(dict.fromkeys(problems))))
     if fresh and state.folder(run).is_dir():
@@ -41,7 +43,7 @@ def note(run: Run, looks: Mapping[Checkpoint, Sequence[Fault]], now: float, deep
         mark = _mark(checkpoint)
         known = None if deep else _known(memory.get(checkpoint.name), mark)
         if known is None or not known.deep:
-            memory[checkpoint.name] = {"mark": mark, **asdict(_checked(faults, now, deep))}
+            memory[checkpoint.name] = {"mark": mark, **to_builtins(_checked(faults, now, deep))}
     return _keep(run, memory)
 
 

@@ -7,9 +7,10 @@ a silent default.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ops.errors import BadInput
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 FILE = "m4ops.toml"
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(Struct, frozen=True):
     """What `m4ops.toml` may say. Relative paths are relative to the file's folder."""
 
     save_dir: str = ""
@@ -131,7 +131,7 @@ def load(path: Path) -> Config:
 
 
 def _checked(key: str, value: Any, path: Path) -> Any:
-    known = {f.name: f.default for f in fields(Config)}
+    known = dict(zip(Config.__struct_fields__, Config.__struct_defaults__, strict=True))
     if key not in known:
         import difflib
 

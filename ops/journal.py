@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ops.errors import BadInput
 from ops.model import OPS_DIR, Change, Expectation, Unknown
@@ -19,8 +21,7 @@ from ops.model import OPS_DIR, Change, Expectation, Unknown
 FILE = "journal.jsonl"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One change with all that the journal holds of it."""
 
     change: Change

@@ -21,8 +21,9 @@ import os
 import pwd
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from msgspec import Struct, to_builtins
 
 from ops.errors import Busy, OpsError
 
@@ -32,8 +33,7 @@ UNREADABLE = 600.0
 """Seconds after which a lease whose content says nothing counts as expired."""
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Who holds a lease, as its file says it."""
 
     token: str
@@ -67,8 +67,7 @@ class Holder:
         return f"{self.owner} on {self.host}, pid {self.pid}, {since} ({self.purpose}{silent}{gone})"
 
 
-@dataclass(frozen=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """A lease that is held. As a context manager it is given back at the end of the block."""
 
     path: Path
@@ -215,7 +214,7 @@ def _build(stage: Path, holder: Holder) -> None:
     stage.mkdir()
     mode = stage.parent.stat().st_mode
     stage.chmod(mode & 0o2777)
-    content = {key: value for key, value in asdict(holder).items() if key not in ("token", "heartbeat")}
+    content = {key: value for key, value in to_builtins(holder).items() if key not in ("token", "heartbeat")}
     with open(stage / holder.token, "x", encoding="utf-8") as file:
         os.fchmod(file.fileno(), mode & 0o666)
         json.dump(content, file)

@@ -6,10 +6,12 @@ Times are UTC seconds since the epoch, sizes are bytes, steps are optimizer step
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 if TYPE_CHECKING:
     from ops.placement import NodeState, Placement
@@ -24,8 +26,7 @@ DISCARDED = "discarded"
 """Folder in SAVE_DIR for checkpoints of a discarded branch; its name must not contain `opt_step` (upload scripts parse such names)."""
 
 
-@dataclass(frozen=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """A source that could not be read, with the reason. It never triggers an action and is never shown as healthy."""
 
     reason: str
@@ -43,8 +44,7 @@ class Severity(IntEnum):
     UNKNOWN = 3
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """How a trainer's framework lays out its checkpoints, in words; the reading is in `ops.checkpoints.layouts`."""
 
     name: str
@@ -69,8 +69,7 @@ class Layout:
 M4 = Layout("m4", "opt_step-N", POINTER)
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """Where a run's files are. A path that was not found is None; `why` of the lookup is told by `m4ops status`."""
 
     dir: Path
@@ -92,8 +91,7 @@ class Run:
     layout: Layout = M4
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Struct, frozen=True):
     """One job or one array task as the scheduler reports it."""
 
     id: str
@@ -145,8 +143,7 @@ class Job:
         )
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One start of a job or array task: a requeued job has several. `end` is None while it runs or is unknown."""
 
     raw_id: str
@@ -167,8 +164,7 @@ class Attempt:
         return self.raw_id, self.start
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """One logged progress line."""
 
     step: int
@@ -187,8 +183,7 @@ class Sample:
     fields: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """One value of one series of one module of the model, as a trainer's statistics file tells it."""
 
     step: int
@@ -200,8 +195,7 @@ class Measure:
     file: str = ""
 
 
-@dataclass(frozen=True)
-class LogEvent:
+class LogEvent(Struct, frozen=True):
     """A log line that is no progress but means something: what kind, where, and the value it carries."""
 
     kind: str
@@ -215,8 +209,7 @@ class LogEvent:
     job: str = ""
 
 
-@dataclass(frozen=True)
-class LrSite:
+class LrSite(Struct, frozen=True):
     """One learning-rate value in one file of a checkpoint."""
 
     file: str
@@ -227,8 +220,7 @@ class LrSite:
     offset: int = 0
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(Struct, frozen=True):
     """A range of bytes of a file (offset, length), with what it holds."""
 
     label: str
@@ -236,8 +228,7 @@ class Span:
     length: int
 
 
-@dataclass(frozen=True)
-class StateFile:
+class StateFile(Struct, frozen=True):
     """What an intervention may need of one state file of a checkpoint: its LR values and its optimizer moments."""
 
     file: str
@@ -251,8 +242,7 @@ class StateFile:
     """The state of the one scheduler it holds, as plain values."""
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """A look at a checkpoint's files and what they say of one another. `deep`: at every byte."""
 
     time: float
@@ -262,8 +252,7 @@ class Checked:
     """What may be meant."""
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """One checkpoint. `problems` is empty when a resume can take it."""
 
     step: int
@@ -317,8 +306,7 @@ class Checkpoint:
         return self.path.parent if self.files else self.path
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(Struct, frozen=True):
     """What the newest job was started with, as its trainer wrote it down. None: it does not say."""
 
     job: str
@@ -329,8 +317,7 @@ class Started:
     """Does a resume load the optimizer's states?"""
 
 
-@dataclass(frozen=True)
-class Disk:
+class Disk(Struct, frozen=True):
     """The file system of a run, and what a save takes of it. None: not known."""
 
     free: int
@@ -370,8 +357,7 @@ class Disk:
         return (self.saves_left + 1) * self.interval - begun
 
 
-@dataclass(frozen=True)
-class EvalLine:
+class EvalLine(Struct, frozen=True):
     """One line of the evaluations file. `step` is None for a torn or foreign line, with `problem` saying why."""
 
     line: int
@@ -382,8 +368,7 @@ class EvalLine:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class Evals:
+class Evals(Struct, frozen=True):
     """The evaluations file: its content's fingerprint, its lines, and the archives beside it."""
 
     path: Path
@@ -393,8 +378,7 @@ class Evals:
     """The K of each `{run}_evaluations_archive_exp_{K}.jsonl`."""
 
 
-@dataclass(frozen=True)
-class Sign:
+class Sign(Struct, frozen=True):
     """A small text file, or a symbolic link, that tells a resume which checkpoint to take; `text` is None without it."""
 
     path: Path
@@ -402,8 +386,7 @@ class Sign:
     link: bool = False
 
 
-@dataclass(frozen=True)
-class Pointer:
+class Pointer(Struct, frozen=True):
     """What a resume takes: its step, or the problem with it; `text` is what a sign says of it, where there is one."""
 
     text: str
@@ -418,8 +401,7 @@ class Pointer:
     """No checkpoints, but a resume takes one of them or falls over it: a rewind moves them away too."""
 
 
-@dataclass(frozen=True)
-class LogView:
+class LogView(Struct, frozen=True):
     """What the log says, in order of its lines."""
 
     path: Path
@@ -429,8 +411,7 @@ class LogView:
     events: tuple[LogEvent, ...]
 
 
-@dataclass(frozen=True)
-class Expectation:
+class Expectation(Struct, frozen=True):
     """What the first log lines after a resume must show. All of it optional.
 
     `lr` holds (step, lr) points the logged LR must lie on; between and beyond them it is compared by interpolation.
@@ -445,8 +426,7 @@ class Expectation:
     """The id the old branch had."""
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """A change as the journal tells it."""
 
     id: str
@@ -470,8 +450,7 @@ class Change:
         return bool(self.wish.get("unattended"))
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """One picture of a run: all that is known at one instant. What could not be read is Unknown with its reason."""
 
     run: Run
@@ -504,8 +483,7 @@ class Snapshot:
         return next((c for c in reversed(self.history) if not c.unattended), None)
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What a detector says, with its evidence. It never acts; `actions` are commands an operator may consider.
 
     No secret gets into a finding, so none leaves with one: words taken from a log are redacted as it is made.
@@ -527,8 +505,8 @@ class Finding:
     def __post_init__(self) -> None:
         from ops.secrecy import redact  # its patterns are compiled when there is something to say
 
-        object.__setattr__(self, "summary", redact(self.summary))
-        object.__setattr__(self, "evidence", tuple(map(redact, self.evidence)))
+        force_setattr(self, "summary", redact(self.summary))
+        force_setattr(self, "evidence", tuple(map(redact, self.evidence)))
 
     @property
     def key(self) -> str:

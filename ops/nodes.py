@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from ops.catalogue.reasons import reason_of
 from ops.errors import Drift, OpsError, Unreachable
@@ -32,8 +34,7 @@ _ENDINGS = {"time-limit", "preempted", "requeued", "cancelled", "sigterm", "kill
 """What ends a job on purpose: tasks that die after it are no failure."""
 
 
-@dataclass(frozen=True)
-class Scan:
+class Scan(Struct, frozen=True):
     """What the log told so far; `open` while no step was logged since the last failure or ending."""
 
     failures: tuple[Failure, ...] = ()
@@ -233,7 +234,8 @@ def _words(answer: Answer) -> str:
 
 def to_json(scan: Scan) -> dict[str, Any]:
     """The scan as plain JSON."""
-    return asdict(scan)
+    plain: dict[str, Any] = to_builtins(scan)
+    return plain
 
 
 def from_json(data: dict[str, Any]) -> Scan:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Something that a node did to the run. `node` is empty where nothing tells which of `nodes` it was."""
 
     node: str
@@ -23,8 +22,7 @@ class Failure:
     """Where the job ran."""
 
 
-@dataclass(frozen=True)
-class NodeState:
+class NodeState(Struct, frozen=True):
     """A node in one partition, as sinfo tells it."""
 
     name: str
@@ -41,8 +39,7 @@ class NodeState:
         return not self.state.endswith("*") and not words.startswith(("down", "drain", "fail", "maint", "unk", "inval"))
 
 
-@dataclass(frozen=True)
-class NodeHistory:
+class NodeHistory(Struct, frozen=True):
     """What a node did to the run over its life, and how it is now."""
 
     node: str
@@ -54,8 +51,7 @@ class NodeHistory:
         return tuple(f for f in self.failures if f.what == "lost")
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """What waits of a job or array: where it may go, and how many nodes it needs."""
 
     job: str
@@ -65,8 +61,7 @@ class Placed:
     """ExcNodeList as Slurm writes it."""
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """The run's waiting jobs, the cluster's nodes, and the text of `.m4ops/exclude` (None: no such file)."""
 
     jobs: tuple[Placed, ...]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, TypeVar
+
+from msgspec import Struct, field, to_builtins
 
 from ops import actions as act
 from ops.actions import Action
@@ -17,16 +18,14 @@ from ops.model import Expectation, Run
 SCHEMA = "m4ops.plan/1"
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What the change throws away. None: not known."""
 
     steps: int | None = None
     node_hours: float | None = None
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """One change, whole: reviewable by a second person, applied all or nothing, undone by its inverse."""
 
     run: str
@@ -50,16 +49,7 @@ class Plan:
 
 def to_json(plan: Plan) -> dict[str, Any]:
     """The plan as plain JSON."""
-    data = {k: v for k, v in vars(plan).items() if k not in ("actions", "expectation", "cost")}
-    return {
-        "schema": SCHEMA,
-        **data,
-        "wish": dict(plan.wish),
-        "notes": list(plan.notes),
-        "cost": asdict(plan.cost),
-        "expectation": asdict(plan.expectation) if plan.expectation else None,
-        "actions": [act.to_json(a) for a in plan.actions],
-    }
+    return {"schema": SCHEMA, **to_builtins(plan), "actions": [act.to_json(a) for a in plan.actions]}
 
 
 def from_json(data: object) -> Plan:
@@ -85,9 +75,9 @@ Read = TypeVar("Read", Plan, Action)
 
 def _typed(read: Read) -> Read:
     """What was read, with each field of the kind it must have. Raises TypeError."""
-    for f in fields(read):
-        if not isinstance(getattr(read, f.name), _TYPES.get(str(f.type), (object,))):
-            raise TypeError(f"`{f.name}` is {getattr(read, f.name)!r}")
+    for name, kind in type(read).__annotations__.items():
+        if not isinstance(getattr(read, name), _TYPES.get(kind, (object,))):
+            raise TypeError(f"`{name}` is {getattr(read, name)!r}")
     return read
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ops.errors import BadInput
 from ops.model import Severity
@@ -21,8 +22,7 @@ def seconds(text: str) -> float:
     return sum(int(number) * _UNITS[unit] for number, unit in found)
 
 
-@dataclass(frozen=True)
-class QuietHours:
+class QuietHours(Struct, frozen=True):
     """A daily span, in minutes after midnight; it may pass midnight. `zone`: an IANA name, empty: this host's."""
 
     begin: int
@@ -51,8 +51,7 @@ def quiet_hours(text: str) -> QuietHours:
     return QuietHours(marks[0], marks[1], found[5] or "")
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """When, how often and to whom. A span of 0 stands for never."""
 
     sinks: tuple[str, ...] = ()

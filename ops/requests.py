@@ -15,9 +15,10 @@ import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from ops import lease, policy
 from ops.config import FILE as CONFIG
@@ -31,8 +32,7 @@ _LARGEST = 1 << 16
 _NAME = re.compile(r"(\d{13}-[0-9a-f]{8})\.json")
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """What somebody asks for. Times are UTC seconds. `problem`: why it is not believed."""
 
     id: str
@@ -45,8 +45,7 @@ class Request:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """What became of a request: `done`, `refused`, `expired`, `failed` or `unknown`, in words, with its change."""
 
     id: str
@@ -78,7 +77,7 @@ def leave(run: Run, verb: str, why: str, now: float, seconds: float) -> Request:
         time=now,
         expires=now + seconds,
     )
-    words = {k: v for k, v in asdict(request).items() if k in ("verb", "why", "time", "expires")}
+    words = {k: v for k, v in to_builtins(request).items() if k in ("verb", "why", "time", "expires")}
     try:
         lease.make_folder(folder(run))
         _write(folder(run) / f"{request.id}.json", {**words, "run": str(run.dir)})
@@ -163,7 +162,7 @@ def reply(run: Run, answer: Reply) -> None:
     """Keep what became of a request where the one who asked can read it, and end it."""
     target = folder(run) / "answers"
     lease.make_folder(target)
-    _write(target / f"{answer.id}.json", asdict(answer))
+    _write(target / f"{answer.id}.json", to_builtins(answer))
     for place in (folder(run), folder(run) / "taken"):
         with suppress(FileNotFoundError):
             (place / f"{answer.id}.json").unlink()
@@ -231,7 +230,7 @@ def _read(run: Run, path: Path, identity: str) -> Request:
         problem = f"it was left for {meant}"
     elif request.expires - request.time > LONGEST:
         problem = "it wants to wait longer than a week"
-    return Request(**{**asdict(request), "problem": problem})
+    return Request(**{**to_builtins(request), "problem": problem})
 
 
 def _content(path: Path) -> tuple[Mapping[str, Any], os.stat_result]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ops import disk, evals, journal, nodes, slurm, started
 from ops.checkpoints import layouts

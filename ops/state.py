@@ -12,9 +12,11 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from ops.alerts.words import Episode, Health, Message, News, Pending
 from ops.errors import Busy, OpsError
@@ -28,8 +30,7 @@ FILE = "memory.json"
 _PLAIN = ("cursor", "detectors", "measures")
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """What m4ops remembers of a run between two ticks. `cursor` and `detectors` are plain JSON objects."""
 
     cursor: Mapping[str, Any] = field(default_factory=dict)
@@ -192,7 +193,7 @@ def _writable(path: Path) -> bool:
 
 def _to_json(memory: Memory) -> dict[str, object]:
     plain = {name: getattr(memory, name) for name in _PLAIN}  # large, and JSON already: nothing to be copied
-    content = asdict(replace(memory, cursor={}, detectors={}, measures={})) | plain
+    content = to_builtins(replace(memory, cursor={}, detectors={}, measures={})) | plain
     content.pop("problem")
     return {"m4ops": "state", "version": VERSION, **content}
 

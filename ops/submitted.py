@@ -11,9 +11,10 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from ops.errors import BadInput
 from ops.model import OPS_DIR, Unknown
@@ -29,8 +30,7 @@ TAG = "m4ops-submission:"
 Text = str | Unknown
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """One `m4ops submit` as it was kept."""
 
     tag: str
@@ -51,8 +51,7 @@ class Submission:
         return tuple(word for word in self.record.get("argv", ())[1:-1] if not word.startswith(own))
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True):
     """One start of a job or task, as its script noted it."""
 
     job: str
@@ -68,8 +67,7 @@ class Start:
     """Fingerprint of what differed from the commit; empty when nothing did."""
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """All that is known of what one start ran with. What is not known says why."""
 
     name: str

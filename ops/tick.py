@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ops import attempts, fleet, nodes, slurm, snapshot, state
 from ops.attempts import Ledger
@@ -27,8 +29,7 @@ MARGIN = 86400.0
 """Seconds before an attempt was missed from which accounting is searched: more than sacct's own default of today."""
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """A run as it was seen, and the ledger of its attempts."""
 
     snapshot: Snapshot
@@ -91,8 +92,7 @@ def keep(run: Run, seen: Seen) -> None:
         state.keep(run, LEDGER, attempts.to_json(seen.ledger))
 
 
-@dataclass(frozen=True)
-class Life:
+class Life(Struct, frozen=True):
     """What failed under a run since its beginning, and what could not be asked."""
 
     failures: tuple[Failure, ...]

@@ -15,9 +15,10 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ops import lease, shell, slurm
 from ops.errors import BadInput, Busy, OpsError, Refused, Unreachable
@@ -37,16 +38,14 @@ TURN = 15.0
 TURNS = 80
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Struct, frozen=True):
     """One command line, and what it is about."""
 
     name: str
     argv: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Struct, frozen=True):
     """How a task ended: its exit code, what it printed, and what it said of a failure."""
 
     task: Task
@@ -55,8 +54,7 @@ class Result:
     said: str = ""
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """Tasks on their way: the job array's id, and the folder with logs and results."""
 
     tasks: tuple[Task, ...]
@@ -64,8 +62,7 @@ class Sent:
     job: str = ""
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Struct, frozen=True):
     """What a job carries out. submitit pickles it, and calls `checkpoint` when the job is to be requeued."""
 
     argv: tuple[str, ...]

@@ -1,9 +1,9 @@
 """When people are told: once an episode, again when it presses, together in a storm, and nobody at night. All pure."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from ops.alerts.episodes import BLIND_LIMIT, advance, escalate
 from ops.alerts.gather import compact, gather

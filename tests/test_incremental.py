@@ -4,11 +4,11 @@ import json
 import os
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from test_detectors import bf16, healthy
 
 from ops import discovery

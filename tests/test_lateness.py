@@ -2,9 +2,9 @@
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from test_detectors import DIR, EVERY, checkpoints, event, healthy, job, kinds, log_of, series
 
 from ops.detectors import judge

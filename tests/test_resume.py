@@ -3,11 +3,11 @@
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from test_detectors import DIR, EVERY, WIDTH, change, checkpoints, event, falling, found, healthy, series
 
 from ops import started

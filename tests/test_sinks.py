@@ -8,11 +8,11 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import replace
 from email import message_from_bytes, policy
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from receivers import Mail, Web, free_port
 

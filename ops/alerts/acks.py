@@ -6,7 +6,8 @@ It has a file and a lease of its own, so that an ack need not wait for a tick th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+
+from msgspec import to_builtins
 
 from ops import state
 from ops.alerts.words import Ack
@@ -47,4 +48,4 @@ def end(run: Run, what: str, now: float) -> tuple[Ack, ...]:
 
 def _change(run: Run, now: float, change: Callable[[tuple[Ack, ...]], tuple[Ack, ...]]) -> None:
     with state.lease(run, "acks", LEASE, PATIENCE):
-        state.keep(run, FILE, {"version": 1, "acks": [asdict(a) for a in change(read(run, now))]})
+        state.keep(run, FILE, {"version": 1, "acks": [to_builtins(a) for a in change(read(run, now))]})

@@ -7,8 +7,9 @@ after a while if it presses and nobody has taken it, and once more when it is ov
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import chain
+
+from msgspec.structs import replace
 
 from ops.alerts.words import (
     ESCALATED,

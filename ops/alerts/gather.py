@@ -6,7 +6,8 @@ A tick makes one message of all it has to tell, so that a storm of failures is o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ops.alerts.words import News, Pending, over, rank
 from ops.model import Severity

@@ -10,8 +10,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ops.alerts.address import STATE, Answered, NotSent, mark, mask
 from ops.alerts.episodes import advance, escalate
@@ -38,8 +40,7 @@ PATIENCE = 2
 """Tries in a row that must fail before the other sinks are told of it."""
 
 
-@dataclass(frozen=True)
-class Desk:
+class Desk(Struct, frozen=True):
     """From where a run's news are told: how people want them, what they have taken on, and how the memory is kept.
 
     `keep` saves the memory, and raises when the lease it is kept under was lost.

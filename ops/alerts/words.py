@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ops.model import Finding, Severity
 
@@ -21,8 +22,7 @@ def ident(finding: Finding) -> str:
     return hashlib.sha256(finding.key.encode("utf-8", "surrogateescape")).hexdigest()[:6]
 
 
-@dataclass(frozen=True)
-class Episode:
+class Episode(Struct, frozen=True):
     """A trouble from its first sight to its end."""
 
     finding: Finding
@@ -44,8 +44,7 @@ class Episode:
         return self.finding.key
 
 
-@dataclass(frozen=True)
-class Ack:
+class Ack(Struct, frozen=True):
     """Somebody has taken a trouble, until then. `what`: the name of an episode, or a kind of finding.
 
     An episode's ack ends with it; that of a kind also covers what opens later.
@@ -61,8 +60,7 @@ class Ack:
         return now < self.until and (self.what == finding.kind or (self.what == ident(finding) and since <= self.time))
 
 
-@dataclass(frozen=True)
-class News:
+class News(Struct, frozen=True):
     """One thing to tell people: a finding and what became of it."""
 
     event: str
@@ -73,8 +71,7 @@ class News:
     """Whether those of the second list know of it."""
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(Struct, frozen=True):
     """What a sink gets at once: news, worst first."""
 
     news: tuple[News, ...]
@@ -99,8 +96,7 @@ class Message:
         return hashlib.sha256(words.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-@dataclass(frozen=True)
-class Pending:
+class Pending(Struct, frozen=True):
     """A message that not every sink has taken yet; `done` are the marks of those that have."""
 
     message: Message
@@ -109,8 +105,7 @@ class Pending:
     """Whether it goes to those of the second list."""
 
 
-@dataclass(frozen=True)
-class Health:
+class Health(Struct, frozen=True):
     """A sink that does not take its messages. A healthy one has none."""
 
     mark: str

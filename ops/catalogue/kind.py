@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ops.model import Severity
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A kind of finding. `severity` is that of a fresh one, with nothing logged since."""
 
     name: str
@@ -26,8 +25,7 @@ class Kind:
     """Which of several causes names the incident: the heaviest, and of equals the first."""
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """How a kind looks in a log. A line without one of `literals` cannot match `pattern`.
 
     Groups of `pattern`: `node`, `rank`, `job`, and `value`, what else the line says. It is matched at the line's

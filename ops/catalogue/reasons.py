@@ -6,13 +6,14 @@ The codes are those of Slurm 22.05 (squeue(1), "JOB REASON CODES") and of slurm.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ops.model import Severity
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """A reason. `severity`: of a run that waits for nothing else; OK where the waiting ends by itself."""
 
     code: str

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from struct import unpack
 from typing import Any
+
+from msgspec import Struct
 
 from ops import schedules
 from ops.checkpoints import layouts, lr, safetensors
@@ -40,8 +41,7 @@ _OPTIMIZERS: tuple[tuple[str, frozenset[str]], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """How many elements of one dtype a part of the checkpoint holds."""
 
     part: str
@@ -49,8 +49,7 @@ class Weights:
     elements: int
 
 
-@dataclass(frozen=True)
-class About:
+class About(Struct, frozen=True):
     """One checkpoint. `steps` and `sizes` are pairs of who says so, or of which file, and the number."""
 
     path: Path

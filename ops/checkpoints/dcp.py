@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ops.checkpoints.pickle_walk import Call
 from ops.checkpoints.torchfile import StateError, Storage, Tensor, TorchFile, extents, opened, read_zip
@@ -25,8 +27,7 @@ SUFFIX = ".distcp"
 Path_ = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(Struct, frozen=True):
     """One value: its place in the state dict, and which bytes of which file of the folder hold it."""
 
     path: Path_

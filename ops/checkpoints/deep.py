@@ -13,10 +13,11 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from struct import unpack
+
+from msgspec import Struct
 
 from ops.checkpoints import about, safetensors, statefile
 from ops.checkpoints.patch import crc_joined
@@ -35,8 +36,7 @@ _NO_STATE = ("callbacks.", "loops.")
 """What Lightning keeps beside the states: the best score so far begins as an infinity."""
 
 
-@dataclass(frozen=True)
-class _Range:
+class _Range(Struct, frozen=True):
     """A run of bytes to read: what it is called, its dtype if it holds floats, the CRC it must have if it has one."""
 
     label: str

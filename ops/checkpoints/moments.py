@@ -7,9 +7,10 @@ DeepSpeed `ops/adam` (a step in the parameter group), DeepSpeed `runtime/zero` (
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ops.checkpoints.lr import Edits, NotSameLength, changes_of, optimizer_states
 from ops.checkpoints.patch import Splice, crc_of_zeros, crc_splices, with_crc
@@ -26,8 +27,7 @@ ZERO_AT_START = {
 """Names of optimizer states that torch, DeepSpeed and transformers start at zero."""
 
 
-@dataclass(frozen=True)
-class _Moments:
+class _Moments(Struct, frozen=True):
     tensors: tuple[tuple[str, Tensor], ...]
     numbers: tuple[tuple[str, Float | Int], ...]
     entries: frozenset[int]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from ops.checkpoints.torchfile import StateError, TorchFile, opened
 from ops.checkpoints.torchzip import DESCRIPTOR, LOCAL, Directory, Record, data_at, read_at
@@ -21,8 +22,7 @@ _POLYNOMIAL = 0xEDB88320
 _FULL = 0xFFFFFFFF
 
 
-@dataclass(frozen=True)
-class Splice:
+class Splice(Struct, frozen=True):
     """Bytes of a file and what they are to become, of the same length unless said otherwise."""
 
     offset: int

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import gc
 import mmap
+import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from struct import Struct
-from struct import error as StructError
 from typing import Any
 
+from msgspec import Struct, field
+
 Buffer = bytes | mmap.mmap
-_f8, _u4, _u2, _i4 = (Struct(code).unpack_from for code in (">d", "<I", "<H", "<i"))
+_f8, _u4, _u2, _i4 = (struct.Struct(code).unpack_from for code in (">d", "<I", "<H", "<i"))
 _MALFORMED = (
-    IndexError, KeyError, TypeError, AttributeError, StructError, OverflowError, RecursionError, MemoryError,
+    IndexError, KeyError, TypeError, AttributeError, struct.error, OverflowError, RecursionError, MemoryError,
 )  # fmt: skip
 _KEPT = 4096  # a longer byte string is only located, not copied
 
@@ -53,16 +53,14 @@ class Blob(bytes):
     end: int
 
 
-@dataclass(frozen=True)
-class Global:
+class Global(Struct, frozen=True):
     """A class or function the pickle names. Only its name is known; it was not imported."""
 
     module: str
     name: str
 
 
-@dataclass(eq=False)
-class Call:
+class Call(Struct, eq=False):
     """What the pickle would have built by calling `func(*args)`; it was not called."""
 
     func: Any
@@ -71,15 +69,13 @@ class Call:
     items: list[Any] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Persistent:
+class Persistent(Struct, frozen=True):
     """An object the pickle keeps elsewhere, under the identity `pid`."""
 
     pid: Any
 
 
-@dataclass(frozen=True)
-class Walked:
+class Walked(Struct, frozen=True):
     """The tree, the byte of the buffer after STOP, and where FRAME opcodes stand in the file."""
 
     tree: Any

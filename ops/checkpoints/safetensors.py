@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+
+from msgspec import Struct
 
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, opened
 from ops.checkpoints.torchzip import read_at
@@ -27,8 +28,7 @@ _LONGEST = 100_000_000
 """Bytes of the longest header that the library reads."""
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """One tensor and the bytes of its file where it stands. A dtype that torch does not have goes by the format's name."""
 
     name: str
@@ -38,8 +38,7 @@ class Slot:
     end: int
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """One file to be made: its name, its first bytes, and its tensors in the order of their bytes."""
 
     name: str

@@ -9,11 +9,12 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from struct import unpack
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
 
 from ops.checkpoints.pickle_walk import Blob, Call, Float, Global, Persistent, Text, Walked, walk
 from ops.checkpoints.torchzip import Directory, data_at, read_at, read_directory, record_problems, shown
@@ -43,8 +44,7 @@ class StateError(OpsError):
     """A state file that is torn, or not of a kind m4ops can read or change."""
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(Struct, frozen=True):
     """The memory of one or more tensors; `key` names it within the file."""
 
     key: str
@@ -52,8 +52,7 @@ class Storage:
     numel: int
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """A view of a storage. `offset` and `stride` count elements; `shape` and `dtype` as torch has them."""
 
     storage: Storage
@@ -76,8 +75,7 @@ class NumpyFloat(Float):
 Placed = TypeVar("Placed", NumpyFloat, Blob)
 
 
-@dataclass(frozen=True)
-class TorchFile:
+class TorchFile(Struct, frozen=True):
     """A file read: dicts, lists, tuples, located numbers, `Tensor`s; anything else is a symbol."""
 
     path: Path

@@ -7,15 +7,16 @@ uncompressed and 64-byte aligned by a padding field, the CRC follows the data an
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from struct import Struct
 
-END = Struct("<4s4H2IH")
-END64 = Struct("<4sQ2H2I4Q")
-LOCATOR = Struct("<4sIQI")
-ENTRY = Struct("<4s6H3I5H2I")
-LOCAL = Struct("<4s5H3I2H")
+from msgspec import Struct
+
+END = struct.Struct("<4s4H2IH")
+END64 = struct.Struct("<4sQ2H2I4Q")
+LOCATOR = struct.Struct("<4sIQI")
+ENTRY = struct.Struct("<4s6H3I5H2I")
+LOCAL = struct.Struct("<4s5H3I2H")
 DESCRIPTOR = b"PK\x07\x08"
 DESCRIPTOR_FLAG = 8
 """Of a record's flags: a CRC follows its data."""
@@ -23,8 +24,7 @@ _HUGE, _HUGE16 = 0xFFFFFFFF, 0xFFFF
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Struct, frozen=True):
     """One record. `header_at` is its local header, `entry_at` its entry in the central directory."""
 
     name: str
@@ -37,8 +37,7 @@ class Record:
     """A CRC follows the data."""
 
 
-@dataclass(frozen=True)
-class Directory:
+class Directory(Struct, frozen=True):
     """The records in the order of their bytes, the central directory's range, its end records' places."""
 
     records: tuple[Record, ...]
@@ -157,7 +156,7 @@ def _entries(directory: bytes, base: int, start: int) -> Iterator[Record]:
 def _zip64(extra: bytes) -> Iterator[int]:
     at = 0
     while at + 4 <= len(extra):
-        kind, length = Struct("<2H").unpack_from(extra, at)
+        kind, length = struct.Struct("<2H").unpack_from(extra, at)
         if kind == 1:
             yield from (int.from_bytes(extra[i : i + 8], "little") for i in range(at + 4, at + 4 + length, 8))
         at += 4 + length

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ops import schedules
 from ops.checkpoints import about, accelerate_state, folders, layouts, lr, safetensors, statefile
@@ -25,8 +26,7 @@ _SMALLEST = 64
 """Bytes; a shorter record (a step counter) is the same on every rank."""
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """What is wrong, and in which file (relative to the checkpoint; empty: in more than one).
 
     Not `sure`: it can be meant, by a change or a setting that is rare.

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from ops.checkpoints import safetensors, sharded
 from ops.checkpoints.dcp import METADATA
@@ -34,8 +35,7 @@ class Piece(NamedTuple):
     length: int
 
 
-@dataclass(frozen=True)
-class Vector:
+class Vector(Struct, frozen=True):
     """Elements that follow one another through one or more pieces."""
 
     dtype: str
@@ -46,8 +46,7 @@ class Vector:
         return sum(p.length for p in self.pieces) // ITEMSIZE[self.dtype]
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(Struct, frozen=True):
     """A tensor: of each vector in turn the elements `first` to `first + count`, until the shape is full."""
 
     name: str
@@ -75,8 +74,7 @@ class Weight:
                 skip = max(0, skip - piece.length)
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """All weights of a checkpoint, in the model's order."""
 
     kind: str

@@ -6,12 +6,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ops.cli import session
 from ops.cli.session import json_option
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from ops.tick import Seen
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """A run's verdict; without a snapshot the run itself could not be looked at."""
 
     run: Run

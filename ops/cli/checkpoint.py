@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from ops.cli import elsewhere, session
 from ops.cli.elsewhere import Where
@@ -139,7 +139,7 @@ def read_all(
                 if path in unread:
                     mark = _mark(path)
                     read = deep.faults(path, name, not path.name.startswith(RANDOM), told)
-                    memory[key] = {**mark, "time": time.time(), "faults": [asdict(f) for f in read]}
+                    memory[key] = {**mark, "time": time.time(), "faults": to_builtins(read)}
                 found[checkpoint.path] += [Fault(**f) for f in memory[key]["faults"]]
     finally:
         _remember(run, {k: v for k, v in memory.items() if (run.dir / k).exists()})

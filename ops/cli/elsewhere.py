@@ -9,11 +9,11 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from msgspec import Struct
 
 from ops.cli import session
 from ops.config import Config
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 PARALLELISM = "array-parallelism"
 
 
-@dataclass(frozen=True)
-class Where:
+class Where(Struct, frozen=True):
     """Where the work is to be done, and with which of sbatch's options."""
 
     on: str

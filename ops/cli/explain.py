@@ -17,7 +17,8 @@ def explain(kind: str | None, as_json: bool) -> None:
     KIND as m4ops check names it (loss-nan), or a reason as squeue names it (BadConstraints). Without KIND: all kinds.
     """
     import json
-    from dataclasses import asdict
+
+    from msgspec import to_builtins
 
     from ops.catalogue import kinds, waiting
     from ops.views.explain import kind_text, list_text
@@ -25,7 +26,7 @@ def explain(kind: str | None, as_json: bool) -> None:
     known = kinds()
     shown = list(known.values()) if kind is None else [waiting(kind) or known[_near(kind, list(known))]]
     if as_json:
-        plain = [{**asdict(k), "severity": k.severity.name} for k in shown]
+        plain = [{**to_builtins(k), "severity": k.severity.name} for k in shown]
         return session.out(json.dumps(plain if kind is None else plain[0], indent=2, ensure_ascii=False))
     text = list_text(shown, session.color(), session.width()) if kind is None else ""
     session.out(text or kind_text(shown[0], session.color(), session.width()))

@@ -66,7 +66,7 @@ def undo(ctx: click.Context, change: str | None, dry_run: bool, yes: bool, assum
     Without ID: the newest change that stands. Once the trainer has saved again the world is another one, and undo says
     so instead of overwriting anything.
     """
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from ops import journal
     from ops import plan as plans
@@ -102,7 +102,7 @@ def _carry(ctx: click.Context, run: Run, made: Plan, dry_run: bool, yes: bool) -
 
 
 def _assumed(made: Plan, assume_stopped: bool) -> Plan:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return replace(made, wish={**made.wish, "assume_stopped": True}) if assume_stopped else made
 
@@ -157,6 +157,8 @@ def verify(ctx: click.Context, change: str | None, wait: float, as_json: bool) -
             break
         time.sleep(0.5)
     if as_json:
+        from msgspec import to_builtins
+
         from ops.views import data
 
         session.out(
@@ -165,7 +167,7 @@ def verify(ctx: click.Context, change: str | None, wait: float, as_json: bool) -
                     "schema": "m4ops.verify/1",
                     "change": found.id,
                     "verdict": verdict,
-                    "checks": [vars(c) for c in checks],
+                    "checks": to_builtins(checks),
                 }
             )
         )

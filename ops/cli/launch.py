@@ -7,10 +7,10 @@ import re
 import secrets
 import shlex
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from ops import discovery, nodes, shell, submitted
 from ops.cli import carry, session

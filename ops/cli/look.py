@@ -81,7 +81,7 @@ NEWEST = 3
 
 
 def _looked_into(seen: Snapshot) -> Snapshot:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from ops import checked
     from ops.checkpoints import layouts
@@ -96,7 +96,7 @@ def _looked_into(seen: Snapshot) -> Snapshot:
 
 def _with_copies(seen: Snapshot) -> Snapshot:
     """With what was noted of copies in a store, and whether they still are what lies here; no store is asked."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     if isinstance(seen.checkpoints, Unknown) or not (seen.run.dir / OPS_DIR / "state" / "store").is_dir():
         return seen

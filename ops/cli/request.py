@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import click
+from msgspec.structs import replace
 
 from ops import requests
 from ops.cli import session

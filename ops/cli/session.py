@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
+from msgspec.structs import replace
 
 from ops import discovery, recent, shell, slurm, snapshot
 from ops.config import Config

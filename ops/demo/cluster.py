@@ -10,8 +10,9 @@ import shlex
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ops.demo.stage import Stage, say
 from ops.errors import OpsError
@@ -29,8 +30,7 @@ PORT = '$((10000 + $(cksum <<<"$SAVE_DIR $SLURM_JOB_ID $SLURM_RESTART_COUNT" | c
 """One for each start: another run's training, or the one before, may still hold its own."""
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """The user's own Slurm: more flags for sbatch, and the command that loses `{node}` (empty: none)."""
 
     flags: tuple[str, ...] = ()

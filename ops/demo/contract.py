@@ -8,9 +8,10 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 # A metric is one number, or numbers by data set with "all" for the whole batch.
 Metrics = Mapping[str, int | float | Mapping[str, int | float]]
@@ -37,8 +38,7 @@ FORMATS = {
 }
 
 
-@dataclass(frozen=True)
-class ResumeInfos:
+class ResumeInfos(Struct, frozen=True):
     """`resume_run_infos.json`: every key is needed to resume."""
 
     train_logs: dict[str, Any]
@@ -49,8 +49,7 @@ class ResumeInfos:
     gbs_running: dict[str, int]
 
 
-@dataclass(frozen=True)
-class ResumePoint:
+class ResumePoint(Struct, frozen=True):
     """A checkpoint to go on from."""
 
     opt_step_dir: Path
@@ -100,7 +99,7 @@ def finish_checkpoint(opt_step_dir: Path, infos: ResumeInfos, model_config: Mapp
     vocabulary = {f"<{token}>": token for token in range(int(model_config["vocab_size"]))}
     _write_json(opt_step_dir / "tokenizer" / "vocab.json", vocabulary)
     _write_json(opt_step_dir / "tokenizer" / "tokenizer_config.json", {"tokenizer_class": "DemoTokenizer"})
-    _write_json(opt_step_dir / "resume_run_infos.json", asdict(infos))
+    _write_json(opt_step_dir / "resume_run_infos.json", to_builtins(infos))
     (opt_step_dir / "finished-saving").touch()
     # m4 opens and writes the pointer in place; a crash here leaves it empty, and m4ops must cope with that.
     (opt_step_dir.parent / "latest_opt_step_dir").write_text(str(opt_step_dir))

@@ -6,9 +6,10 @@ which eight: the loss falls from ln 32 towards ln 8. A batch holds two data sets
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ops.demo.training_config import Config, Faults
 
@@ -33,8 +34,7 @@ MODEL_CONFIG = {
 }
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Contexts, images, next characters; the first `web` rows are cm4, the others pmd."""
 
     contexts: "torch.Tensor"

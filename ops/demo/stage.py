@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct, field
 
 from ops.errors import OpsError
 from ops.logs import reader
@@ -25,8 +25,7 @@ PAUSE = 0.3
 """Seconds between two looks at what is waited for."""
 
 
-@dataclass
-class Stage:
+class Stage(Struct):
     """The folder of one demo. `limit`: seconds that anything may be waited for, or a command may take twice."""
 
     folder: Path

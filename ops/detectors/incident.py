@@ -9,8 +9,9 @@ remembered for some rows after training went on.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from ops.catalogue import kind_of, kinds
 from ops.catalogue.kind import Kind
@@ -27,8 +28,7 @@ MACHINE = 3
 """The weight from which a cause is of one machine: another machine's is another incident."""
 
 
-@dataclass
-class Incident:
+class Incident(Struct):
     """A failure: the line that names it best, and what is known."""
 
     kind: str
@@ -61,7 +61,7 @@ class Incidents:
         self.last: int | None = state.get("last")
 
     def dump(self) -> dict[str, Any]:
-        return {"incidents": [asdict(seen) for seen in self.incidents], "last": self.last}
+        return {"incidents": to_builtins(self.incidents), "last": self.last}
 
     def take(self, line: Sample | LogEvent, snapshot: Snapshot) -> None:
         if isinstance(line, Sample):

@@ -8,10 +8,11 @@ enters the statistics clipped, so that a second rise is measured as the first wa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 from statistics import median
 from typing import Any
+
+from msgspec import Struct
 
 from ops.detectors.window import Window
 
@@ -23,8 +24,7 @@ ENOUGH = 8
 """Values of either without which nothing is judged."""
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """How far above the level a value must lie: the largest of these; and how far for one alone to be enough."""
 
     sigma: float = 5.0

@@ -13,11 +13,12 @@ Spikes rise within a few rows and divergences slowly: "a spike that tends to rec
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import isfinite, sqrt
 from statistics import median
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
 
 from ops.detectors.datasets import Datasets
 from ops.detectors.evidence import State, answered, ladder, where
@@ -41,8 +42,7 @@ SETTLED = 0.05
 RULE = Rule()
 
 
-@dataclass
-class Episode:
+class Episode(Struct):
     """A rise under observation."""
 
     step: int
@@ -123,8 +123,8 @@ class Losses:
             "fresh": self.fresh,
             "slow_rows": list(self.slow_rows.values),
             "steps": self.steps,
-            "fast": asdict(self.fast) if self.fast else None,
-            "slow": asdict(self.slow) if self.slow else None,
+            "fast": to_builtins(self.fast) if self.fast else None,
+            "slow": to_builtins(self.slow) if self.slow else None,
             "lowest": self.lowest,
             "datasets": self.datasets.dump(),
             "last": [self.last.step, self.last.elapsed] if self.last else None,

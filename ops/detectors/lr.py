@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
+
+from msgspec import Struct
 
 from ops.detectors.evidence import State, change_between, where
 from ops.detectors.promise import expected_lr
@@ -32,8 +33,7 @@ Point = Sequence[Any]
 """step, lr"""
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """The LR that a row should have, how far it may lie from it, and who says so."""
 
     lr: float

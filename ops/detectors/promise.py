@@ -6,14 +6,14 @@ A change is done when the log shows it, not when a file was written.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from ops.model import Expectation, LogEvent, Sample
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """One promise: `yes`, `no` or `not yet`, with what was expected and what the log shows."""
 
     what: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ops.detectors import STREAM
 from ops.model import Finding, LogEvent, Sample, Snapshot
 
 
-@dataclass
-class Raised:
+class Raised(Struct):
     """A finding, at the moment it was raised. `finding` is what was known of it in the end."""
 
     detector: str

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from ops.detectors.evidence import State, change_between, where
 from ops.detectors.lateness import saved_step
@@ -24,8 +26,7 @@ COMPARED = 5
 """First rows of a resume that are kept for the comparison."""
 
 
-@dataclass
-class Resume:
+class Resume(Struct):
     """A resume, and how the run was just before it."""
 
     step: int
@@ -44,8 +45,7 @@ class Resume:
     wandb: list[list[Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One thing that is not as expected."""
 
     what: str
@@ -66,7 +66,7 @@ class Resumes:
         self.now = Resume(**state["now"]) if state.get("now") else None
 
     def dump(self) -> dict[str, Any]:
-        now = asdict(self.now) if self.now else None
+        now = to_builtins(self.now) if self.now else None
         kept = {"last": self.last, "usual": self.usual, "saved": self.saved, "batch": self.batch}
         return {**kept, "wandb": self.wandb, "now": now}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ops.catalogue.reasons import HELD_BY_ADMIN, Reason, reason_of
 from ops.model import Finding, Job, Severity, Snapshot, Unknown

@@ -11,8 +11,9 @@ import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ops import actions as act
 from ops import jsontext, lease
@@ -30,8 +31,7 @@ Piece = tuple[int, bytes, bytes]
 """Offset, old bytes, new bytes: as many, or none of one of them, where the file's end is appended or cut off."""
 
 
-@dataclass(frozen=True)
-class Built:
+class Built(Struct, frozen=True):
     """What is ready for one action, and for taking it back: that must not need space that a full disk lacks."""
 
     new: Path | None = None

@@ -7,17 +7,17 @@ import errno
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ops import plan as plans
 from ops.errors import OpsError
 from ops.plan import Plan
 
 
-@dataclass(frozen=True)
-class Writer:
+class Writer(Struct, frozen=True):
     """Appends the events of one change."""
 
     path: Path

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ops import actions as act
 from ops import slurm
@@ -18,8 +19,7 @@ def _no_submitter(argv: Sequence[str], timeout: float, env: Mapping[str, str]) -
     return Answer(127, "", f"{argv[0]}: not to be had here")
 
 
-@dataclass(frozen=True)
-class World:
+class World(Struct, frozen=True):
     """The outside, as the executor sees it."""
 
     shell: Shell

@@ -10,8 +10,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ops import lease
 from ops.errors import OpsError, Refused
@@ -22,8 +23,7 @@ __all__ = ["SHARD", "Extracted", "Job", "extract", "held", "job"]
 LEASE_SECONDS = 600.0
 
 
-@dataclass(frozen=True)
-class Extracted:
+class Extracted(Struct, frozen=True):
     """What was written: the files, bytes in all, those copied by this call, seconds."""
 
     files: tuple[Path, ...]

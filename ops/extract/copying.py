@@ -9,9 +9,10 @@ import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from ops.checkpoints import safetensors
 from ops.checkpoints.cast import Cast, cast
@@ -40,8 +41,7 @@ class Block(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True)
-class _Desk:
+class _Desk(Struct, frozen=True):
     """The work with its files open, and what is looked up for every block."""
 
     work: Job

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ops.checkpoints import safetensors
 from ops.checkpoints.safetensors import Layout
@@ -19,8 +20,7 @@ WEIGHTS = ("model*.safetensors", "pytorch_model*.bin", INDEX, "pytorch_model.bin
 """What says that a folder holds a model's weights already."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Struct, frozen=True):
     """What is to be written, where it is built, and where it goes then."""
 
     weights: Weights

@@ -1,1 +1,1 @@
-"""An operator's wishes, one file each: frozen dataclasses whose actions are pure functions of a snapshot."""
+"""An operator's wishes, one file each: frozen structs whose actions are pure functions of a snapshot."""

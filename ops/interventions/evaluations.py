@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ops.actions import Action, Rewrite
@@ -11,8 +10,7 @@ from ops.interventions.wish import Simple
 from ops.model import M4, Evals, Snapshot
 
 
-@dataclass(frozen=True)
-class TrimEvals(Simple):
+class TrimEvals(Simple, frozen=True):
     """Roll the evaluations back: the file keeps the steps up to N, the whole of it stays as a numbered archive."""
 
     kind: ClassVar[str] = "trim-evals"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import ClassVar
 
@@ -15,8 +14,7 @@ from ops.model import OPS_DIR, Snapshot, Unknown
 from ops.placement import Placed, Placement
 
 
-@dataclass(frozen=True)
-class Exclude(Simple):
+class Exclude(Simple, frozen=True):
     """Set ExcNodeList of the run's waiting jobs, and remember the nodes for the next submit."""
 
     kind: ClassVar[str] = "exclude"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
 
@@ -19,8 +18,7 @@ REQUEUES = 5
 DAY = 86400.0
 
 
-@dataclass(frozen=True)
-class Hold(Simple):
+class Hold(Simple, frozen=True):
     """Keep the queued tasks from starting. What runs goes on; `m4ops stop` ends it."""
 
     kind: ClassVar[str] = "hold"
@@ -71,8 +69,7 @@ def planning_note(snapshot: Snapshot, why: str, until: str) -> str:
     return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class Release(Simple):
+class Release(Simple, frozen=True):
     """Let the held tasks start."""
 
     kind: ClassVar[str] = "release"
@@ -97,8 +94,7 @@ class Release(Simple):
         return (*told, *_stuck(snapshot))
 
 
-@dataclass(frozen=True)
-class Requeue(Simple):
+class Requeue(Simple, frozen=True):
     """Put running tasks back into the queue, each by its own id: a requeued array would revive its finished tasks."""
 
     kind: ClassVar[str] = "requeue"
@@ -125,8 +121,7 @@ class Requeue(Simple):
         return tuple(Schedule("requeue", j.id) for j in running)
 
 
-@dataclass(frozen=True)
-class Cancel(Simple):
+class Cancel(Simple, frozen=True):
     """End jobs for good: what waits never starts, what runs is killed without a save."""
 
     kind: ClassVar[str] = "cancel"
@@ -153,8 +148,7 @@ class Cancel(Simple):
         return [j for j in own(snapshot) if self.job in ("", j.id, j.array_id)]
 
 
-@dataclass(frozen=True)
-class Stop(Simple):
+class Stop(Simple, frozen=True):
     """Save, then end: hold what waits, set the kill switch, wait for the end, remove the switch."""
 
     kind: ClassVar[str] = "stop"
@@ -183,8 +177,7 @@ class Stop(Simple):
         return ("queued tasks stay held: m4ops release starts the next one",) if loose else ()
 
 
-@dataclass(frozen=True)
-class Save(Simple):
+class Save(Simple, frozen=True):
     """Have the running trainer save now, by its save switch, and wait for the checkpoint."""
 
     kind: ClassVar[str] = "save"

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ops.actions import Action, Edit, PatchState
 from ops.errors import BadInput, Refused
@@ -23,8 +25,7 @@ from ops.model import Checkpoint, Expectation, Snapshot, StateFile
 CHANGING = ("scale-lr", "set-lr", "rewind")
 
 
-@dataclass(frozen=True)
-class ScaleLr(CheckpointEdit):
+class ScaleLr(CheckpointEdit, frozen=True):
     """Multiply the learning rate that the next resume starts with."""
 
     kind: ClassVar[str] = "scale-lr"
@@ -53,8 +54,7 @@ class ScaleLr(CheckpointEdit):
         return (*said, *about_pointer(snapshot, checkpoint.step), *super().notes(snapshot))
 
 
-@dataclass(frozen=True)
-class Aim:
+class Aim(Struct, frozen=True):
     """Where the LR shall be: of all groups (measured at the first) or of one; now, or at the schedule's peak."""
 
     lr: float
@@ -70,8 +70,7 @@ class Aim:
         return "" if self.group is None else f" of group {self.group}"
 
 
-@dataclass(frozen=True)
-class SetLr(CheckpointEdit):
+class SetLr(CheckpointEdit, frozen=True):
     """Set the current learning rate of the checkpoint, or its schedule's peak; all of the schedule is scaled with it."""
 
     kind: ClassVar[str] = "set-lr"

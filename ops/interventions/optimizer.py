@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ops.actions import Action, PatchState, Rewrite, WriteText
@@ -16,8 +15,7 @@ from ops.model import OPS_DIR, Checkpoint, Expectation, Snapshot, Unknown
 SWITCH = re.compile(r"^([ \t]*load_optimizer_states[ \t]*:[ \t]*)([Tt]rue|[Yy]es|[Oo]n)\b", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class ResetOptimizer(CheckpointEdit):
+class ResetOptimizer(CheckpointEdit, frozen=True):
     """Start with fresh optimizer moments: by the trainer's own switch where its config is known, else in the checkpoint."""
 
     kind: ClassVar[str] = "reset-optimizer"

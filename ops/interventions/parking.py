@@ -6,7 +6,8 @@ With `hold` the plan first parks the run itself; with `restart` it also lets it 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ops.actions import Action, Schedule, WaitFor, WriteText, edits_state
 from ops.catalogue.reasons import HELD_BY_ADMIN
@@ -17,8 +18,7 @@ STOP_LIMIT = 1800.0
 """Seconds a job is given to save and exit: an 80B run's save took minutes, not half an hour."""
 
 
-@dataclass(frozen=True)
-class Parking:
+class Parking(Struct, frozen=True):
     """How a state-editing wish treats the run's jobs."""
 
     hold: bool = False

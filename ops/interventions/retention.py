@@ -12,8 +12,10 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ops.errors import BadInput, Refused
 
@@ -28,8 +30,7 @@ _IN_WORK = {"started-upload-checkpoint": "finished-upload-checkpoint", "started-
 Reasons = Iterator[tuple[int, str]]
 
 
-@dataclass(frozen=True)
-class Best:
+class Best(Struct, frozen=True):
     """Keep the `count` checkpoints with the best scores of an evaluation."""
 
     count: int
@@ -37,8 +38,7 @@ class Best:
     highest: bool
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """What is to be kept beyond what the laws protect."""
 
     last: int = 0
@@ -53,8 +53,7 @@ class Policy:
     """Seconds for which a discarded branch stays, so that its rewind can be undone."""
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A checkpoint that may go. `branch` is empty for the kept one, else the folder in `discarded/`."""
 
     step: int
@@ -75,8 +74,7 @@ class Candidate:
         return self.files or (self.path,)
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What else decides. `scores` holds (step, name of the evaluation, value)."""
 
     now: float
@@ -87,8 +85,7 @@ class Seen:
     evaluated: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """A checkpoint's fate: it stays if there is a reason."""
 
     candidate: Candidate

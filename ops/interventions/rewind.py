@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from ops.actions import LONG, Action, Copy, Folder, Link, Move, PatchState, Rewrite, WriteText
 from ops.errors import BadInput, Refused
@@ -15,8 +16,7 @@ from ops.pace import seconds_per_step
 from ops.plan import Cost
 
 
-@dataclass(frozen=True)
-class Rewind(Edit):
+class Rewind(Edit, frozen=True):
     """Resume from an earlier checkpoint, with whatever belongs to that: evals, wandb run, discarded checkpoints, LR."""
 
     kind: ClassVar[str] = "rewind"

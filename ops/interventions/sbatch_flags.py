@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ops.errors import BadInput
 
@@ -31,8 +32,7 @@ VARIABLES = {
 """The input variables of sbatch that take the place of a flag m4ops would add."""
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(Struct, frozen=True):
     """One option as it was typed: its long name, its value ("" for none), its words."""
 
     name: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ops import schedules
@@ -18,8 +17,7 @@ Values = dict[tuple[str, str], float]
 """New numbers by file and label."""
 
 
-@dataclass(frozen=True)
-class ShiftSchedule(CheckpointEdit):
+class ShiftSchedule(CheckpointEdit, frozen=True):
     """Let the LR schedule go on from another step: after a trainer lost the scheduler's state, or to jump ahead."""
 
     kind: ClassVar[str] = "shift-schedule"
@@ -79,8 +77,7 @@ class ShiftSchedule(CheckpointEdit):
         return (*said, *about_pointer(snapshot, checkpoint.step), *super().notes(snapshot))
 
 
-@dataclass(frozen=True)
-class LrBack(CheckpointEdit):
+class LrBack(CheckpointEdit, frozen=True):
     """Bring back the LR that a change set to 0, from the journal, where the schedule stands by now."""
 
     kind: ClassVar[str] = "lr-back"

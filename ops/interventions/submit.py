@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+
+from msgspec import Struct, to_builtins
 
 from ops import secrecy
 from ops.actions import Submit as Submission
@@ -30,8 +31,7 @@ _NOT_HERE = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Submit:
+class Submit(Struct, frozen=True):
     """What was asked for. `after`: wait for the run's jobs that are there (`run`), for jobs of the name, or for none."""
 
     template: str = "train"
@@ -42,8 +42,7 @@ class Submit:
     flags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """What was found where it was asked for: script, environment, folder, repository."""
 
     tag: str
@@ -51,7 +50,7 @@ class Launch:
     """The template's text."""
     folder: str
     """Where the job starts; default: where the command was given."""
-    environment: Mapping[str, str] = field(repr=False)
+    environment: Mapping[str, str]
     config: str = ""
     repo: str = ""
     commit: str = ""
@@ -62,6 +61,10 @@ class Launch:
     """The nodes that `m4ops exclude` keeps the run away from."""
     lacking: tuple[str, ...] = ()
     """Secrets that the submission to be repeated had, and that are not set now."""
+
+    def __repr__(self) -> str:
+        """Without the environment, where secrets live."""
+        return f"Launch(tag={self.tag!r}, folder={self.folder!r}, template={self.template!r})"
 
 
 def plan(asked: Submit, launch: Launch, snapshot: Snapshot, command: str) -> Plan:
@@ -76,7 +79,7 @@ def plan(asked: Submit, launch: Launch, snapshot: Snapshot, command: str) -> Pla
         title=f"submit {snapshot.run.name}" + (f" as array {asked.array}" if asked.array else ""),
         actions=(action,),
         command=command,
-        wish={"kind": "submit", **{k: v for k, v in vars(asked).items() if k != "flags"}, "flags": list(asked.flags)},
+        wish={"kind": "submit", **to_builtins(asked)},
         notes=_notes(action, launch, snapshot),
         created=snapshot.now,
         user=snapshot.user,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ops import jsontext
@@ -13,8 +12,7 @@ from ops.interventions.wish import CheckpointEdit
 from ops.model import RESUME_INFOS, Checkpoint, Expectation, Snapshot, Unknown
 
 
-@dataclass(frozen=True)
-class ResetWandb(CheckpointEdit):
+class ResetWandb(CheckpointEdit, frozen=True):
     """Give the next resume a wandb run of its own: the id in the checkpoint becomes empty."""
 
     kind: ClassVar[str] = "reset-wandb"

@@ -1,12 +1,14 @@
-"""What a wish is. Each is a frozen dataclass; its actions and expectation are pure functions of a snapshot.
+"""What a wish is. Each is a frozen struct; its actions and expectation are pure functions of a snapshot.
 
 `plan_for` turns a wish into a plan. A wish refuses (`ops.errors.Refused`) rather than plan what is unsafe.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from ops.actions import Action, PatchState, Rewrite
 from ops.interventions import copies, parking, targets
@@ -37,7 +39,7 @@ class Wish(Protocol):
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]: ...
 
 
-class Simple:
+class Simple(Struct, frozen=True):
     """What most wishes answer: nothing to resolve, to inspect, to promise, to pay or to say."""
 
     asks_nodes: ClassVar[bool] = False
@@ -58,8 +60,7 @@ class Simple:
         return ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Edit(Simple):
+class Edit(Simple, frozen=True, kw_only=True):
     """A wish that edits a run's state: only while nothing of it runs or may start."""
 
     hold: bool = False
@@ -76,8 +77,7 @@ class Edit(Simple):
         return Parking(self.hold, self.restart, self.assume_stopped)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointEdit(Edit):
+class CheckpointEdit(Edit, frozen=True, kw_only=True):
     """An edit of one checkpoint: `at` a step, by default the one that a resume takes."""
 
     at: int | None = None
@@ -109,7 +109,7 @@ def plan_for(wish: Wish, snapshot: Snapshot, command: str) -> Plan:
         title=wish.title(snapshot),
         actions=copies.retracted(_in_turn(wish.actions(snapshot), snapshot), snapshot),
         command=command,
-        wish={"kind": wish.kind, **asdict(wish)},  # type: ignore[call-overload]
+        wish={"kind": wish.kind, **to_builtins(wish)},
         expectation=None if snapshot.run.layout.counts_saves else wish.expect(snapshot),
         cost=wish.cost(snapshot),
         notes=wish.notes(snapshot),

@@ -12,9 +12,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from sys import intern
+
+from msgspec import Struct
 
 from ops.fields import LOSS, STEP
 
@@ -28,8 +29,7 @@ WORD = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """What one line says. `step` None: it does not tell; `loss` None: it has none (a header, or skipped steps)."""
 
     step: int | None
@@ -42,8 +42,7 @@ class Progress:
         return first(self.fields, LOSS)
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Struct, frozen=True):
     """`hint` is in each of its lines; `head` finds step and total; `values` reads what follows."""
 
     name: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from ops.fields import NORM, RATE
 from ops.logs.formats import BAR, FORMATS, LATER, Progress, first, read_line
@@ -22,8 +23,7 @@ def clean(raw: bytes) -> str:
     return ANSI.sub(b"", raw.replace(b"\0", b"")).decode("utf-8", errors="replace").strip("\r\n")
 
 
-@dataclass
-class Place:
+class Place(Struct):
     """Where in its progress a log is: what the next line may depend on."""
 
     format: int = len(FORMATS)
@@ -104,8 +104,7 @@ def _seconds(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-@dataclass(frozen=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """Samples whose steps only grow. `kept` of them, the first ones, are still part of the run."""
 
     samples: tuple[Sample, ...]

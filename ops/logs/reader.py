@@ -11,9 +11,11 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import astuple, replace
 
 from ops.errors import BadInput
 from ops.logs import events, formats
@@ -34,8 +36,7 @@ HEAD = 1024
 LITERALS = (*formats.LITERALS, *events.LITERALS)
 
 
-@dataclass(frozen=True)
-class Cursor:
+class Cursor(Struct, frozen=True):
     """Where reading stopped, and which file it was.
 
     `restarted`: another file or other content was found, and read from 0. Whoever sees it forgets what it
@@ -55,7 +56,7 @@ class Cursor:
     """The `Place` of the log's progress."""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(to_builtins(self))
 
     @classmethod
     def from_json(cls, text: str) -> Cursor:
@@ -66,8 +67,7 @@ class Cursor:
             raise BadInput(f"this is no log position: {error}", hint="read the log from its start") from error
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Struct, frozen=True):
     """What is looked for: the catalogue's literals and the formats' own, or the template in their place."""
 
     search: Scanner
@@ -80,8 +80,7 @@ class Look:
         return cls(scanner((own.literal, *events.LITERALS) if own else LITERALS, size), own)
 
 
-@dataclass
-class _Found:
+class _Found(Struct):
     """What a scan has gathered, and where it stands. `line` (lines before) is None if not counted."""
 
     look: Look

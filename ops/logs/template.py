@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from ops.errors import BadInput
 from ops.logs.formats import NUMERAL, SCALE, SCALED, Progress
@@ -14,8 +15,7 @@ _FIELD = re.compile(r"\{(\w*)\}")
 _EXAMPLE = 'for instance: progress = "step {step}/{total} | loss: {loss} | lr: {lr} | {} | gnorm {grad_norm}"'
 
 
-@dataclass(frozen=True)
-class Template:
+class Template(Struct, frozen=True):
     """`line` finds the fields; `literal`, its longest fixed text, is in each such line."""
 
     line: re.Pattern[str]

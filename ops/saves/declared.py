@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from ops.errors import BadInput
 
@@ -28,8 +29,7 @@ _NEEDS = {"extract": ("verify",), "push": ("verify",), "evals": ("verify", "extr
 """What must have succeeded before, where it is declared."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """One thing that happens with every finished checkpoint."""
 
     kind: str

@@ -12,8 +12,9 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ops import attempts, lease, shell, slurm
 from ops.errors import BadInput, OpsError
@@ -34,8 +35,7 @@ _UNHEARD = 124
 MARGIN = 86400.0
 
 
-@dataclass(frozen=True)
-class Fate:
+class Fate(Struct, frozen=True):
     """How an evaluation stands: `runs`, `done`, `failed`, `lost` (never submitted), or `unknown`; and in words."""
 
     word: str

@@ -7,8 +7,10 @@ nothing there is done once more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from ops import state
 from ops.checkpoints import layouts
@@ -21,8 +23,7 @@ LONGEST = 3600.0
 """Seconds between two tries at most: what failed for a night goes on within the hour."""
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Struct, frozen=True):
     """One step of one checkpoint. A try is noted before it is made, so that a crash counts as one."""
 
     tries: int = 0
@@ -78,7 +79,7 @@ def keep(run: Run, step: Step, checkpoint: Checkpoint, record: Record) -> Record
     """Keep one record, and those of checkpoints that are still there. Hold the step's lease. Raises OpsError."""
     home = layouts.home(run)
     there = {n: r for n, r in load(run, step).items() if (home / run.layout.called(step_of(n))).exists()}
-    state.keep(run, _file(step.name), {n: asdict(r) for n, r in {**there, key(checkpoint): record}.items()})
+    state.keep(run, _file(step.name), {n: to_builtins(r) for n, r in {**there, key(checkpoint): record}.items()})
     return record
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ops import extract, lease, state
 from ops.checkpoints import layouts
@@ -29,8 +31,7 @@ Do = Callable[[Step, Checkpoint, Callable[[], None]], str]
 Follow = Callable[[Step, Checkpoint, Record], evaluations.Fate]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How one step of one checkpoint stands.
 
     `word`: `done` (before), `did` (now), `due`, `runs` (a job), `busy` (somebody is at it), `waits` (for another step),
@@ -45,8 +46,7 @@ class Outcome:
     """When a failed one is tried again; None: not by itself."""
 
 
-@dataclass(frozen=True)
-class World:
+class World(Struct, frozen=True):
     """What serving needs of the outside."""
 
     do: Mapping[str, Do]

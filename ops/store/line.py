@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from ops.errors import BadInput, OpsError, Refused, Unreachable
 
@@ -36,8 +37,7 @@ _DENIED = {
 _ABSENT = {"404", "NoSuchKey", "NotFound"}
 
 
-@dataclass(frozen=True)
-class How:
+class How(Struct, frozen=True):
     """How much a transfer may take. `until` is on time.monotonic's clock, `bandwidth` in bytes a second."""
 
     workers: int = 8
@@ -48,8 +48,7 @@ class How:
     """Seconds for which the store may be away, once it has answered."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """A bucket and the prefix of the keys in it, without slashes at its ends."""
 
     bucket: str

@@ -9,9 +9,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
 
 from ops.errors import OpsError, Refused
 
@@ -27,8 +28,7 @@ _LATER = re.compile(r"run_evals_\S+_done")
 """Names of what is set long after a save: it is kept, but a copy without it is no worse."""
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A file of the checkpoint, as it is now."""
 
     name: str
@@ -50,8 +50,7 @@ class Piece:
         return tuple((at, min(at + self.part, self.size)) for at in range(0, max(self.size, 1), self.part))
 
 
-@dataclass(frozen=True)
-class Copied:
+class Copied(Struct, frozen=True):
     """A file and the SHA-256 of each of its parts, in hex."""
 
     piece: Piece
@@ -66,8 +65,7 @@ class Copied:
         return f"{b64(hashlib.sha256(b''.join(digests)).digest())}-{len(digests)}"
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """All that a checkpoint consists of: files, folders with their modes, links within it."""
 
     files: tuple[Piece, ...]
@@ -79,8 +77,7 @@ class Tree:
         return sum(p.size for p in self.files)
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """A whole copy in a store."""
 
     checkpoint: str
@@ -102,7 +99,9 @@ class Manifest:
         return {f.piece.name: f for f in self.files}
 
     def dumps(self) -> bytes:
-        files = [{k: v for k, v in asdict(f.piece).items() if k != "mark"} | {"sha256": f.sums} for f in self.files]
+        files = [
+            {k: v for k, v in to_builtins(f.piece).items() if k != "mark"} | {"sha256": f.sums} for f in self.files
+        ]
         whole = {"m4ops": FORM, "checkpoint": self.checkpoint, "run": self.run, "part": PART, "files": files}
         return json.dumps(whole | {"folders": dict(self.folders), "links": dict(self.links)}).encode()
 

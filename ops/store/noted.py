@@ -6,9 +6,10 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ops import state
 from ops.checkpoints import states
@@ -19,8 +20,7 @@ from ops.store.line import Line, Place, place
 from ops.store.manifest import Copied, Manifest, Piece
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """A copy as it was noted when it was pushed, and the files that are no longer what it holds."""
 
     url: str

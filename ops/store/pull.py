@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ops import lease, state
 from ops.checkpoints import layouts
@@ -29,8 +30,7 @@ TRIES = 3
 """How often a part is fetched that comes with another content than was pushed."""
 
 
-@dataclass(frozen=True)
-class Pulled:
+class Pulled(Struct, frozen=True):
     """A copy that is whole in `staging`, to be moved to `target`: its bytes, those fetched by this call, seconds."""
 
     manifest: Manifest

@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ops import lease, state
 from ops.errors import Drift, OpsError, Refused
@@ -31,8 +32,7 @@ Told = Callable[[int, int], None]
 """Gets the bytes that are in the store so far, and all there are to be."""
 
 
-@dataclass(frozen=True)
-class Pushed:
+class Pushed(Struct, frozen=True):
     """What was done: where the copy is, its bytes, those sent by this call, those the store copied itself, seconds."""
 
     url: str
@@ -44,8 +44,7 @@ class Pushed:
     """Objects of the earlier copy whose files are no longer in the checkpoint; they stay in the store."""
 
 
-@dataclass(frozen=True)
-class Due:
+class Due(Struct, frozen=True):
     """What a push would send: files that are new, those that may have changed, and the bytes of both."""
 
     new: tuple[Piece, ...]
@@ -58,8 +57,7 @@ class Due:
         return sum(p.size for p in (*self.new, *self.changed))
 
 
-@dataclass(frozen=True)
-class _There:
+class _There(Struct, frozen=True):
     """An object as the store tells it. `checksum` is empty where it does not tell one."""
 
     size: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from ops.checkpoints.about import About
 from ops.checkpoints.verify import Fault
@@ -61,8 +62,8 @@ def about_json(found: About) -> dict[str, Any]:
         "schedulers": list(found.schedulers),
         "optimizers": list(found.optimizers),
         "steps": [{"by": by, "step": step} for by, step in found.steps],
-        "weights": [asdict(w) for w in found.weights],
-        "lr": found.lr if isinstance(found.lr, Unknown) else [asdict(s) for s in found.lr],
+        "weights": to_builtins(found.weights),
+        "lr": found.lr if isinstance(found.lr, Unknown) else to_builtins(found.lr),
         "files": [{"file": name, "size_bytes": size} for name, size in found.sizes],
         "unread": list(found.unread),
     }
@@ -104,7 +105,7 @@ def faults_json(checked: Mapping[Path, Sequence[Fault]], deep: bool) -> dict[str
         "verdict": worst.name,
         "exit_code": int(worst),
         "checkpoints": [
-            {"path": path, "verdict": severity(faults).name, "faults": [asdict(f) for f in faults]}
+            {"path": path, "verdict": severity(faults).name, "faults": to_builtins(faults)}
             for path, faults in checked.items()
         ],
     }

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from ops import plan as plans
 from ops.alerts.words import Ack, ident
@@ -161,7 +162,7 @@ def evals_json(snapshot: Snapshot) -> Data:
                 "path": evals.path,
                 "fingerprint": evals.fingerprint,
                 "archives": list(evals.archives),
-                "lines": [{**asdict(line), "scores": parse_score(line.score)} for line in evals.lines],
+                "lines": [{**to_builtins(line), "scores": parse_score(line.score)} for line in evals.lines],
             },
         ),
     }
@@ -251,7 +252,7 @@ def _plain(value: Any) -> Any:
 
 def _job(job: Job) -> Data:
     return {
-        **asdict(job),
+        **to_builtins(job),
         "held": job.held,
         "running": job.running,
         "pending": job.pending,
@@ -305,7 +306,7 @@ def _checkpoint(checkpoint: Checkpoint, snapshot: Snapshot) -> Data:
         "path": checkpoint.path,
         "complete": checkpoint.complete,
         "problems": list(checkpoint.problems),
-        "checked": looked and {**asdict(looked), "time": words.iso(looked.time)},
+        "checked": looked and {**to_builtins(looked), "time": words.iso(looked.time)},
         "stray": list(checkpoint.stray),
         "markers": list(checkpoint.markers),
         "pushed": checkpoint.pushed,
@@ -329,24 +330,18 @@ def _evals(evals: Evals) -> Data:
 
 
 def _change(change: Change) -> Data:
-    data = {k: v for k, v in vars(change).items() if k not in ("expectation", "log_offset")}
-    return {
-        **data,
-        "time": words.iso(change.time),
-        "wish": dict(change.wish),
-        "log_offset_bytes": change.log_offset,
-        "expectation": asdict(change.expectation) if change.expectation else None,
-    }
+    data = to_builtins(change)
+    return {**data, "time": words.iso(change.time), "log_offset_bytes": data.pop("log_offset")}
 
 
 def _verified(change: Change, snapshot: Snapshot) -> Data:
     checks = checks_of(snapshot, change)
     if isinstance(checks, Unknown):
         return {**_change(change), "verified": checks, "checks": []}
-    return {**_change(change), "verified": overall(checks), "checks": [asdict(c) for c in checks]}
+    return {**_change(change), "verified": overall(checks), "checks": to_builtins(checks)}
 
 
 def _finding(finding: Finding, ack: Ack | None) -> Data:
     taken = {"owner": ack.owner, "until": words.iso(ack.until), "why": ack.why} if ack else None
     named = {"severity": finding.severity.name, "key": finding.key, "id": ident(finding)}
-    return {**asdict(finding), **named, "ack": taken}
+    return {**to_builtins(finding), **named, "ack": taken}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from ops.model import Run, Unknown
 from ops.placement import Failure, NodeHistory
@@ -86,7 +87,7 @@ def _node(history: NodeHistory) -> dict[str, Any]:
 
 
 def _failure(failure: Failure) -> dict[str, Any]:
-    data = {k: v for k, v in asdict(failure).items() if k != "node"}
+    data = {k: v for k, v in to_builtins(failure).items() if k != "node"}
     return {**data, "time": words.iso(failure.time), "evidence": failure.evidence.splitlines()}
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ops.logs.progress import Branch, split_branches
 from ops.model import Sample
@@ -31,8 +32,7 @@ _PLAIN, _DISCARDED, _MARK = 0, 1, 2
 Point = tuple[int, float]
 
 
-@dataclass(frozen=True)
-class Curves:
+class Curves(Struct, frozen=True):
     """What is drawn: runs of (step, value), living and discarded, in the order of the log."""
 
     live: tuple[tuple[Point, ...], ...]
@@ -43,8 +43,7 @@ class Curves:
         return (p for run in (*self.live, *self.discarded) for p in run)
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """Where steps and values lie on the canvas of `columns` x `rows` cells."""
 
     first: int

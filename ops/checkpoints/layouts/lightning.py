@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ops.checkpoints.folders import file_problems, modified, names
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
@@ -30,8 +31,7 @@ _STEP = re.compile(r"step=(\d+)")
 _HPC = re.compile(r"hpc_ckpt_(\d+)\.ckpt")
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(Struct, frozen=True):
     """One `.ckpt`: the step it is of, or why that cannot be told."""
 
     path: Path
