@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from lr_trainings import AHEAD, SAVED
@@ -18,6 +19,16 @@ RANKS = 2
 SCHEDULERS = (
     "LambdaLR", "StepLR", "CosineAnnealingLR, eta_min", "OneCycleLR", "SequentialLR", "CyclicLR, triangular2",
 )  # fmt: skip
+OWN = {
+    "WarmupLR": {"warmup_min_lr": 1e-6, "warmup_max_lr": [1e-3, 4e-4], "warmup_num_steps": 20},
+    "WarmupDecayLR": {"warmup_max_lr": 1e-3, "warmup_num_steps": 12, "total_num_steps": 50, "warmup_type": "linear"},
+    "WarmupCosineLR": {"warmup_min_ratio": 0.1, "warmup_num_steps": 12, "total_num_steps": 40},
+    "OneCycle": {"cycle_min_lr": 1e-5, "cycle_max_lr": 1e-3, "cycle_first_step_size": 15, "decay_step_size": 3, "decay_lr_rate": 0.1},
+    "LRRangeTest": {"lr_range_test_min_lr": 1e-4, "lr_range_test_step_size": 4, "lr_range_test_step_rate": 0.5},
+}  # fmt: skip
+"""DeepSpeed's own schedulers, by what the config gives them."""
+OPTIMIZER = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
+"""WarmupCosineLR multiplies the LR of the config's optimizer."""
 ALLOWED = 1e-12
 
 
@@ -37,9 +48,12 @@ class Sharded:
 
 def deepspeed(factor: float) -> list[Sharded]:
     """Two launches in all: one saves every run, one resumes each as it is and scaled."""
-    names = [f"{name}-zero-{stage}" for name in SCHEDULERS for stage in STAGES]
+    schedulers = (*SCHEDULERS, *(f"DeepSpeed's {kind}" for kind in OWN))
+    names = [f"{name}-zero-{stage}" for name in schedulers for stage in STAGES]
     with tempfile.TemporaryDirectory() as folder:
         plain, scaled = Path(folder, "plain"), Path(folder, "scaled")
+        for kind, stage in product(OWN, STAGES):
+            _configure(plain / f"DeepSpeed's {kind}-zero-{stage}", kind)
         launch([plain / name for name in names], SAVED)
         shutil.copytree(plain, scaled)
         same = {name: _scaled(scaled / name, plain / name, factor) for name in names}
@@ -47,7 +61,16 @@ def deepspeed(factor: float) -> list[Sharded]:
         found = {
             name: max(_error(scaled / name, plain / name, factor, rank) for rank in range(RANKS)) for name in names
         }
-    return [Sharded(s, z, found[f"{s}-zero-{z}"], same[f"{s}-zero-{z}"]) for s in SCHEDULERS for z in STAGES]
+    return [Sharded(s, z, found[f"{s}-zero-{z}"], same[f"{s}-zero-{z}"]) for s, z in product(schedulers, STAGES)]
+
+
+def _configure(run: Path, kind: str) -> None:
+    """The config of one of DeepSpeed's own schedulers, and where m4ops finds it."""
+    run.mkdir(parents=True)
+    config = {"scheduler": {"type": kind, "params": OWN[kind]}}
+    with_optimizer = {"optimizer": OPTIMIZER} if kind == "WarmupCosineLR" else {}
+    (run / "ds.json").write_text(json.dumps({**with_optimizer, **config}, indent=2))
+    (run / "m4ops.toml").write_text('ds_config = "ds.json"\n')
 
 
 def launch(runs: list[Path], until: int) -> None:
@@ -71,7 +94,8 @@ def _scaled(run: Path, plain: Path, factor: float) -> bool:
         after = _files(run)
         if words[0] == "undo" and after != before:
             return False
-    return all(len(before[k]) == len(after[k]) and _changed(before[k], after[k]) <= 200 for k in before)
+    files = before.keys() - {"ds.json"}
+    return all(len(before[k]) == len(after[k]) and _changed(before[k], after[k]) <= 200 for k in files)
 
 
 def _files(run: Path) -> dict[str, bytes]:

@@ -2,7 +2,8 @@
 
     python -m torch.distributed.run --nproc-per-node 2 bench/lr_deepspeed_trainer.py --until 10 DIR/StepLR-zero-3 …
 
-A run's name says scheduler and stage. `RUN/lrs.RANK.jsonl` gets one line before each optimizer step, with the LR that
+A run's name says scheduler and stage; where there is a `RUN/ds.json`, the scheduler is DeepSpeed's own, and it its config,
+which every job reads. `RUN/lrs.RANK.jsonl` gets one line before each optimizer step, with the LR that
 every parameter group of that rank really has. Nothing of m4ops is imported here.
 """
 
@@ -15,6 +16,7 @@ import deepspeed.ops
 import torch
 from accelerate import Accelerator, DeepSpeedPlugin, InitProcessGroupKwargs
 from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DummyOptim, DummyScheduler
 from lr_schedulers import RATES, TORCH
 
 deepspeed.ops.__compatible_ops__ = {}  # gloo in the place of shared-memory operators, which take half a minute to compile
@@ -33,16 +35,23 @@ def train(root):
         "bf16": {"enabled": True},
         "zero_allow_untested_optimizer": True,
     }
+    own = root / "ds.json"
+    config |= json.loads(own.read_text()) if own.exists() else {}
     plugin = DeepSpeedPlugin(hf_ds_config=config)
     accelerator = Accelerator(deepspeed_plugin=plugin, kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])
     root.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(3)
     net = torch.nn.Sequential(torch.nn.Linear(6, 17), torch.nn.ReLU(), torch.nn.Linear(17, 2))
     groups = [{"params": p.parameters(), "lr": lr} for p, lr in zip((net[0], net[2]), RATES, strict=True)]
-    optimizer = torch.optim.AdamW(groups)
-    scheduler = TORCH[name](optimizer)
-    net, optimizer = accelerator.prepare(net, optimizer)
-    accelerator.register_for_checkpointing(scheduler)
+    if own.exists():
+        made_by_it = "optimizer" in config
+        optimizer = DummyOptim([p for g in groups for p in g["params"]]) if made_by_it else torch.optim.AdamW(groups)
+        net, optimizer, scheduler = accelerator.prepare(net, optimizer, DummyScheduler(optimizer))
+    else:
+        optimizer = torch.optim.AdamW(groups)
+        scheduler = TORCH[name](optimizer)
+        net, optimizer = accelerator.prepare(net, optimizer)
+        accelerator.register_for_checkpointing(scheduler)
     step, pointer = 0, root / "latest_opt_step_dir"
     if pointer.exists():
         start = pathlib.Path(pointer.read_text())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ops.checkpoints.folders import file_problems, names, shard_problems
+from ops.checkpoints.folders import engine_scheduler, file_problems, names, shard_problems
 
 _BELONGS = re.compile(
     r"custom_checkpoint_(?:0|[1-9]\d*)\.pkl|random_states_\d+\.pkl|(?:model|pytorch_model)(?:[-_]\d+.*)?\.(?:safetensors|bin)(?:\.index\.json)?"
@@ -48,8 +48,9 @@ def effect(name: str) -> str:
 
 
 def has_scheduler(state: Path) -> bool:
-    """Whether an LR scheduler was saved."""
-    return any(re.fullmatch(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin", n) for n in names(state))
+    """Whether an LR scheduler was saved: by Accelerate, or by DeepSpeed's engine."""
+    own = any(re.fullmatch(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin", n) for n in names(state))
+    return own or engine_scheduler(state / "pytorch_model") is not None
 
 
 def problems(state: Path, deep: bool) -> list[str]:

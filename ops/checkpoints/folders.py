@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from ops.model import Layout, Pointer, Sign, Unknown
 
@@ -77,6 +78,24 @@ def shard_problems(folder: Path) -> list[str]:
         return [f"{folder.name} holds no optimizer shard"]
     missing = sorted(set(range(ranks[-1] + 1)) - set(ranks))
     return [f"{folder.name} lacks the shards of ranks {missing}"] if missing else []
+
+
+def engine_scheduler(folder: Path) -> dict[Any, Any] | None:
+    """The state of the LR scheduler that DeepSpeed's engine steps itself: its config names it, or the optimizer.
+
+    None where there is none, or where its file cannot be read: a deep look says why.
+    """
+    from ops.checkpoints import statefile
+    from ops.errors import OpsError
+
+    for shard in sorted(folder.glob("*_model_states.pt"))[:1]:  # every rank's holds it
+        try:
+            tree = statefile.read(shard).tree
+        except OpsError:
+            return None
+        state = tree.get("lr_scheduler") if isinstance(tree, dict) else None
+        return state if isinstance(state, dict) else None
+    return None
 
 
 def state_problems(checkpoint: Path) -> list[str]:

@@ -11,11 +11,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
-from ops.checkpoints.folders import modified, names, numbered, shard_problems, size, state_problems
-from ops.errors import OpsError
+from ops.checkpoints.folders import engine_scheduler, modified, names, numbered, shard_problems, size, state_problems
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
 LAYOUT = Layout("hf_trainer", "checkpoint-N", "the checkpoint-N with the highest N", "HF Trainer")
@@ -80,8 +78,10 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
         problems += [p for n in engines for p in shard_problems(path / n)]
     elif not any(n == "optimizer.pt" or n.startswith("optimizer_") for n in inside):
         problems.append("optimizer.pt is missing: the Trainer starts with a fresh optimizer, and does not say so")
-    own, unread = (False, []) if "scheduler.pt" in inside else _own_scheduler(path, engines)
-    problems += unread
+    found = (engine_scheduler(path / n) for n in engines)
+    scheduler = {} if "scheduler.pt" in inside else next((state for state in found if state is not None), None)
+    if scheduler is None:
+        problems.append("scheduler.pt is missing: the Trainer starts its LR schedule anew, and does not say so")
     if not any(n.endswith((".safetensors", ".bin", ".index.json")) and "model" in n for n in inside) and not engines:
         problems.append("the weights (model.safetensors) are missing")
     if deep:
@@ -95,25 +95,8 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
         infos=None,
         wandb_id=None,
         layout=LAYOUT.name,
-        lr_note=_NOTE if own else "",
+        lr_note=_NOTE if scheduler and "last_batch_iteration" in scheduler else "",
     )
-
-
-def _own_scheduler(path: Path, engines: Sequence[str]) -> tuple[bool, list[str]]:
-    """Whether DeepSpeed's own scheduler was saved, where scheduler.pt was not; and what is wrong with that.
-
-    The engine keeps the state of a scheduler that its config names, and of one for an optimizer that its config names.
-    """
-    from ops.checkpoints import statefile
-
-    for shard in sorted(shard for name in engines for shard in (path / name).glob("*_model_states.pt")):
-        try:
-            tree = statefile.read(shard).tree
-        except OpsError as error:
-            return False, [f"{shard.relative_to(path)}: {error.what}"]
-        if isinstance(tree, dict) and isinstance(state := tree.get("lr_scheduler"), dict):
-            return "last_batch_iteration" in state, []
-    return False, ["scheduler.pt is missing: the Trainer starts its LR schedule anew, and does not say so"]
 
 
 def _global_step(checkpoint: Path) -> tuple[int | None, str]:
