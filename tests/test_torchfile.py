@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ops.checkpoints import torchfile
-from ops.checkpoints.pickle_walk import Call
+from ops.checkpoints.symbols import Call
 from ops.checkpoints.torchfile import StateError, Tensor, extents, read, structure_problems
 
 FORMATS = [
@@ -116,7 +116,7 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path, protocol: int) -> None:
     "text",
     [b"\x80\x04", b"\x80\x04}", b"\x80\x04e.", b"\x80\x04].]", b"\x80\x04]K\x01K\x02s.", b"\x80\x04}(]K\x01u.",
      b"\x80\x04K\x01\x85\x86.", b"\x80\x04h\x05.", b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", b"\x80\x02cos\n",
-     b"\x80\x09N.", b"\x80\x04\xff.", b"\x80\x04X\x01\x00\x00\x00\xff.", b"(dp0\n."],
+     b"\x80\x09N.", b"\x80\x04\xff.", b"\x80\x04X\x01\x00\x00\x00\xff.", b"(dp0\nF1.", b"F1x\n.", b"S'a\n.", b"Ione\n.", b"g7\n.", b"N"],
 )  # fmt: skip
 def test_a_malformed_pickle_is_one_clear_error(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "state.pkl"

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from ops import schedules
 from ops.checkpoints import layouts, lr, safetensors
-from ops.checkpoints.pickle_walk import Call, Int
 from ops.checkpoints.statefile import read
+from ops.checkpoints.symbols import Call, Int
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, TorchFile, extents, opened
 from ops.checkpoints.torchzip import data_at, read_at
 from ops.errors import OpsError

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ops.checkpoints.pickle_walk import Call
+from ops.checkpoints.symbols import Call
 from ops.checkpoints.torchfile import StateError, Storage, Tensor, TorchFile, extents, opened, read_zip
 from ops.checkpoints.torchfile import read as read_torch
 from ops.checkpoints.torchzip import Directory, Record

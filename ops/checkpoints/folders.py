@@ -113,7 +113,7 @@ def state_problems(checkpoint: Path) -> list[str]:
 def file_problems(file: Path) -> tuple[str, ...]:
     """What keeps a state file from being loaded, or makes it dangerous to load: a pickle may call anything."""
     from ops.checkpoints import statefile
-    from ops.checkpoints.pickle_walk import Call, Global
+    from ops.checkpoints.symbols import Call, Global
 
     if problems := statefile.structure_problems(file):
         return problems

@@ -14,13 +14,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from struct import pack, unpack
 from typing import Any
 
 from ops.checkpoints import append
+from ops.checkpoints.opcodes import FORMATS, LINES, LONGEST_LINE, encoded, opcode_end, packed, unpacked
 from ops.checkpoints.patch import Splice, rebuilt_bytes, with_crc
-from ops.checkpoints.pickle_walk import Call, Float, Int, opcode_end
 from ops.checkpoints.statefile import read
+from ops.checkpoints.symbols import Call, Float, Int
 from ops.checkpoints.torchfile import (
     ITEMSIZE,
     NumpyFloat,
@@ -179,7 +179,7 @@ def rebuilt(path: Path, edits: Edits) -> bytes:
 
 def as_stored(kind: str, value: float) -> float:
     """`value` as a site of this kind keeps it: rounded to its type."""
-    return value if kind in ("float64", "int", "count") else _unpacked(kind, _packed(kind, value))
+    return value if kind in ("float64", "int", "count") else unpacked(kind, packed(kind, value))
 
 
 def changes_of(path: Path, edits: Edits) -> tuple[TorchFile, tuple[Splice, ...]]:
@@ -328,20 +328,17 @@ def _place(file: TorchFile, label: str, node: Any) -> tuple[str, int, float]:
             return "float64", node.at, float(node)
         case Int():
             return "int", node.at, float(node)
-        case Tensor() if node.numel == 1 and node.dtype in _FORMATS and not file.big_endian:
+        case Tensor() if node.numel == 1 and node.dtype in FORMATS and not file.big_endian:
             start, end = extents(file, [node.storage])[node.storage.key]
             offset, size = start + node.offset * ITEMSIZE[node.dtype], ITEMSIZE[node.dtype]
             if offset + size > end:
                 raise ValueError(f"{label} lies outside its storage")
             with opened(file.path) as fd:
-                return f"tensor-{node.dtype}", offset, _unpacked(node.dtype, read_at(fd, offset, size))
+                return f"tensor-{node.dtype}", offset, unpacked(node.dtype, read_at(fd, offset, size))
     raise ValueError(f"{label} is stored in a way m4ops does not know ({type(node).__name__})")
 
 
 # -- changing --------------------------------------------------------------------------------------------
-
-_FORMATS = {"float64": "<d", "float32": "<f", "float16": "<e", "bfloat16": "<f"}
-_INTS = {b"K": (1, False), b"M": (2, False), b"J": (4, True)}
 
 
 def _change(fd: int, now: LrSite, site: LrSite, value: float) -> Splice:
@@ -351,58 +348,18 @@ def _change(fd: int, now: LrSite, site: LrSite, value: float) -> Splice:
             raise ValueError(f"{number} is no learning rate ({site.label})")
     kind = site.kind if {site.kind, now.kind} <= {"int", "float64"} else now.kind
     old = _old_bytes(fd, now)
-    if site.value != now.value and _encoded(kind, site.value, old) != old:
+    if site.value != now.value and encoded(kind, site.value, old) != old:
         raise ValueError(f"{site.label} is {now.value:g}, not {site.value:g} as it was when this was planned")
-    return Splice(now.offset, old, old if value == now.value else _encoded(kind, value, old))
+    if old[:1] in LINES and encoded(now.kind, now.value, old) != old:
+        raise StateError(
+            f"{site.label} is written as {old[1:-1].decode()}: undo could not give these digits back",
+            now.file,
+            "let Python write it anew: pickle.load, then pickle.dump",
+        )
+    return Splice(now.offset, old, old if value == now.value else encoded(kind, value, old))
 
 
 def _old_bytes(fd: int, site: LrSite) -> bytes:
     if site.kind.startswith("tensor-"):
         return read_at(fd, site.offset, ITEMSIZE[site.kind.removeprefix("tensor-")])
-    head = os.pread(fd, 9, site.offset)
-    return read_at(fd, site.offset, opcode_end(head))
-
-
-def _encoded(kind: str, value: float, old: bytes) -> bytes:
-    """The bytes of a site that hold `value`: of the opcode and width of `old` where it fits."""
-    if kind.startswith("tensor-"):
-        return _packed(kind, value)
-    if kind.startswith("numpy-"):
-        return _blob(old[:1], _packed(kind, value))
-    if kind in ("int", "count") and value == int(value):
-        return _int(int(value), old[:1] if kind == "int" else b"")
-    return b"G" + pack(">d", value)
-
-
-def _int(value: int, like: bytes) -> bytes:
-    """An int opcode: the one there is, else the shortest, as pickle writes it."""
-    for code in (like, *_INTS):
-        width, signed = _INTS.get(code, (0, False))
-        if width and -signed << 8 * width - 1 <= value < 1 << 8 * width - signed:
-            return code + value.to_bytes(width, "little", signed=signed)
-    body = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    return b"\x8a" + bytes([len(body)]) + body
-
-
-def _blob(code: bytes, payload: bytes) -> bytes:
-    """A byte string; under protocol 2 it travels as Latin-1 text in UTF-8."""
-    body = payload.decode("latin1").encode() if code in (b"X", b"\x8c") else payload
-    return code + len(body).to_bytes(4 if code in (b"X", b"B") else 1, "little") + body
-
-
-def _packed(kind: str, value: float) -> bytes:
-    """Little-endian bytes of the value in its type, rounded to nearest even as torch does."""
-    dtype = kind.rpartition("-")[2]
-    try:
-        body = pack(_FORMATS[dtype], value)
-    except OverflowError as error:
-        raise ValueError(f"{value:g} does not fit {dtype}") from error
-    if dtype != "bfloat16":
-        return body
-    bits = unpack("<I", body)[0]
-    return pack("<H", (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
-
-
-def _unpacked(kind: str, body: bytes) -> float:
-    dtype = kind.rpartition("-")[2]
-    return float(unpack(_FORMATS[dtype], b"\0\0" + body if dtype == "bfloat16" else body)[0])
+    return read_at(fd, site.offset, opcode_end(os.pread(fd, LONGEST_LINE, site.offset)))

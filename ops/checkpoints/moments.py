@@ -13,9 +13,10 @@ from typing import Any
 from msgspec import Struct
 
 from ops.checkpoints.lr import Edits, NotSameLength, changes_of, optimizer_states
+from ops.checkpoints.opcodes import LINES
 from ops.checkpoints.patch import Splice, crc_of_zeros, crc_splices, with_crc
-from ops.checkpoints.pickle_walk import Call, Float, Int
 from ops.checkpoints.statefile import read
+from ops.checkpoints.symbols import Call, Float, Int
 from ops.checkpoints.torchfile import StateError, Storage, Tensor, TorchFile, extents, opened
 from ops.checkpoints.torchzip import data_at, read_at
 from ops.model import Span
@@ -145,6 +146,8 @@ def _zero_number(fd: int, label: str, node: Float | Int) -> Splice:
     head = {b"\x8a": 2, b"C": 2, b"B": 5}.get(old[:1], 1)
     if old[:1] in (b"X", b"\x8c"):
         raise ValueError(f"{label} is a numpy scalar of pickle protocol 2: it cannot be set to zero in place")
+    if old[:1] in LINES:
+        raise ValueError(f"{label} is a text of pickle protocol 0: it cannot be set to zero in place")
     return Splice(node.at, old, old[:head] + bytes(len(old) - head))
 
 

@@ -1,18 +1,22 @@
 """Walk a pickle without executing it: what it holds, and at which byte every number stands.
 
 Nothing named in the pickle is ever imported or called: a class or function is a `Global`, its call a `Call`.
-Protocols 2 to 5. Source of the opcodes: CPython's `Lib/pickletools.py`.
+All protocols, 0 to 5. Source of the opcodes: CPython's `Lib/pickletools.py`.
 """
 
 from __future__ import annotations
 
+import codecs
 import gc
 import mmap
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
+
+from ops.checkpoints.opcodes import SIZED
+from ops.checkpoints.symbols import Blob, Call, Float, Global, Int, Persistent, Text
 
 Buffer = bytes | mmap.mmap
 _f8, _u4, _u2, _i4 = (struct.Struct(code).unpack_from for code in (">d", "<I", "<H", "<i"))
@@ -20,59 +24,6 @@ _MALFORMED = (
     IndexError, KeyError, TypeError, AttributeError, struct.error, OverflowError, RecursionError, MemoryError,
 )  # fmt: skip
 _KEPT = 4096  # a longer byte string is only located, not copied
-
-
-class Float(float):
-    """A float. Its opcode and value are the bytes `at` to `end` of the file."""
-
-    at: int
-    end: int
-
-
-class Int(int):
-    """An int. Its opcode and value are the bytes `at` to `end` of the file."""
-
-    at: int
-    end: int
-
-
-class Text(str):
-    """A string. Its opcode, length and UTF-8 are the bytes `at` to `end` of the file."""
-
-    at: int
-    end: int
-
-
-class Blob(bytes):
-    """A byte string. Its opcode, length and bytes are the bytes `at` to `end` of the file.
-
-    One longer than 4096 bytes is only located: here it is empty.
-    """
-
-    at: int
-    end: int
-
-
-class Global(Struct, frozen=True):
-    """A class or function the pickle names. Only its name is known; it was not imported."""
-
-    module: str
-    name: str
-
-
-class Call(Struct, eq=False):
-    """What the pickle would have built by calling `func(*args)`; it was not called."""
-
-    func: Any
-    args: Any
-    state: Any = None
-    items: list[Any] = field(default_factory=list)
-
-
-class Persistent(Struct, frozen=True):
-    """An object the pickle keeps elsewhere, under the identity `pid`."""
-
-    pid: Any
 
 
 class Walked(Struct, frozen=True):
@@ -95,10 +46,8 @@ def walk(
 
     Numbers and frames are located from `base`, the place of `data` in its file.
     `persistent` and `call` may give a persistent id or a call a better form; they see symbols only.
-    Raises ValueError when the bytes are no complete pickle of protocol 2 to 5.
+    Raises ValueError when the bytes are no complete pickle.
     """
-    if data[at : at + 1] != b"\x80":
-        raise ValueError("no pickle of protocol 2 to 5")
     machine = _Machine(data, base, persistent, call)
     collecting = gc.isenabled()
     gc.disable()  # a tree of a million new objects has no garbage, and looking for it takes most of the time
@@ -110,23 +59,6 @@ def walk(
     finally:
         if collecting:
             gc.enable()
-
-
-def opcode_end(data: bytes) -> int:
-    """The length of the number, string or byte-string opcode at the start of `data`."""
-    if data[:1] in _PLAIN:
-        return _PLAIN[data[:1]]
-    if data[:1] in _SIZED:
-        width = _SIZED[data[:1]]
-        return 1 + width + int.from_bytes(data[1 : 1 + width], "little")
-    raise ValueError(f"opcode {data[:1]!r} holds no value")
-
-
-_PLAIN = {b"G": 9, b"K": 2, b"M": 3, b"J": 5}
-_SIZED = {
-    b"\x8a": 1, b"\x8b": 4, b"C": 1, b"B": 4, b"\x8e": 8, b"\x96": 8, b"U": 1, b"T": 4,
-    b"\x8c": 1, b"X": 4, b"\x8d": 8,
-}  # fmt: skip
 
 
 class _Machine:
@@ -201,6 +133,40 @@ class _Machine:
         start, end = self.extent(at)
         return self.place(Blob(self.data[start:end] if end - start <= _KEPT else b""), at, end)
 
+    def line_of(self, at: int) -> tuple[bytes, int]:
+        """The text after the opcode at `at`, as protocol 0 has it, and where the next opcode stands."""
+        end = self.data.find(b"\n", at + 1)
+        if end < 0:
+            raise ValueError("the pickle is cut off")
+        return self.data[at + 1 : end], end + 1
+
+    def float_line(self, at: int) -> int:
+        body, end = self.line_of(at)
+        return self.place(Float(body), at, end)
+
+    def int_line(self, at: int) -> int:
+        body, end = self.line_of(at)
+        if body in (b"00", b"01"):
+            self.stack.append(body == b"01")
+            return end
+        return self.place(Int(body.removesuffix(b"L")), at, end)
+
+    def text_line(self, at: int) -> int:
+        body, end = self.line_of(at)
+        return self.place(Text(body.decode("raw-unicode-escape")), at, end)
+
+    def quoted(self, at: int) -> int:
+        """A string of Python 2, as its repr."""
+        body, end = self.line_of(at)
+        if len(body) < 2 or body[:1] != body[-1:] or body[:1] not in b"'\"":
+            raise ValueError(f"a string without quotes at byte {at}")
+        return self.place(_text_or_bytes(codecs.escape_decode(body[1:-1])[0]), at, end)
+
+    def old_string(self, at: int) -> int:
+        """The same as its bytes."""
+        body, end = self.sized(at)
+        return self.place(_text_or_bytes(body), at, end)
+
     def place(self, value: Float | Int | Text | Blob, at: int, end: int) -> int:
         value.at, value.end = self.base + at, self.base + end
         self.stack.append(value)
@@ -212,7 +178,7 @@ class _Machine:
 
     def extent(self, at: int) -> tuple[int, int]:
         """Start and end of the bytes after the opcode and length at `at`."""
-        width = _SIZED[self.data[at : at + 1]]
+        width = SIZED[self.data[at : at + 1]]
         start = at + 1 + width
         end = start + int.from_bytes(self.data[at + 1 : start], "little")
         if end > len(self.data):
@@ -295,13 +261,40 @@ class _Machine:
         self.stack.append(self.memo[_u4(self.data, at + 1)[0]])
         return at + 5
 
+    def put_line(self, at: int) -> int:
+        key, end = self.line_of(at)
+        self.memo[int(key)] = self.stack[-1]
+        return end
+
+    def get_line(self, at: int) -> int:
+        key, end = self.line_of(at)
+        self.stack.append(self.memo[int(key)])
+        return end
+
+    def named(self, at: int) -> tuple[Global, int]:
+        module, name_at = self.line_of(at)
+        name, end = self.line_of(name_at - 1)
+        return Global(module.decode(), name.decode()), end
+
     def global_(self, at: int) -> int:
-        middle = self.data.find(b"\n", at + 1)
-        end = self.data.find(b"\n", middle + 1)
-        if middle < 0 or end < 0:
-            raise ValueError("the pickle is cut off")
-        self.stack.append(Global(self.data[at + 1 : middle].decode(), self.data[middle + 1 : end].decode()))
-        return end + 1
+        named, end = self.named(at)
+        self.stack.append(named)
+        return end
+
+    def instance(self, at: int) -> int:
+        cls, end = self.named(at)
+        self.stack.append(self.call(cls, tuple(self.popped())))
+        return end
+
+    def object_(self, at: int) -> int:
+        cls, *args = self.popped()
+        self.stack.append(self.call(cls, tuple(args)))
+        return at + 1
+
+    def persid_line(self, at: int) -> int:
+        pid, end = self.line_of(at)
+        self.stack.append(self.persistent(pid.decode()))
+        return end
 
     def stack_global(self, at: int) -> int:
         name, module = self.stack.pop(), self.stack.pop()
@@ -335,8 +328,8 @@ class _Machine:
         return at + 1
 
     def proto(self, at: int) -> int:
-        if not 2 <= self.data[at + 1] <= 5:
-            raise ValueError(f"pickle protocol {self.data[at + 1]} is not one of 2 to 5")
+        if self.data[at + 1] > 5:
+            raise ValueError(f"pickle protocol {self.data[at + 1]} is not one of 0 to 5")
         return at + 2
 
     def frame(self, at: int) -> int:
@@ -345,6 +338,14 @@ class _Machine:
 
     def readonly(self, at: int) -> int:
         return at + 1
+
+
+def _text_or_bytes(body: bytes) -> Text | Blob:
+    """A string of Python 2 may be either."""
+    try:
+        return Text(body.decode())
+    except UnicodeDecodeError:
+        return Blob(body)
 
 
 def _pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
@@ -362,7 +363,9 @@ _OPCODES = {
     code: name
     for codes, name in {
         b"G": "binfloat", b"K": "binint1", b"M": "binint2", b"J": "binint", b"\x8a\x8b": "long",
-        b"\x8cX\x8d": "text", b"CB\x8e\x96UT": "blob", b"N\x88\x89}])\x8f": "fresh", b"tld\x91": "closed",
+        b"F": "float_line", b"IL": "int_line", b"V": "text_line", b"S": "quoted", b"UT": "old_string",
+        b"p": "put_line", b"g": "get_line", b"P": "persid_line", b"i": "instance", b"o": "object_",
+        b"\x8cX\x8d": "text", b"CB\x8e\x96": "blob", b"N\x88\x89}])\x8f": "fresh", b"tld\x91": "closed",
         b"0": "pop", b"1": "pop_mark", b"2": "dup", b"\x85\x86\x87": "tuple_n",
         b"a": "append", b"e": "appends", b"s": "setitem", b"u": "setitems", b"\x90": "additems",
         b"\x94": "memoize", b"j": "get4",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ops.checkpoints import safetensors
 from ops.checkpoints.dcp import METADATA, fields
-from ops.checkpoints.pickle_walk import Call
+from ops.checkpoints.symbols import Call
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, extents, opened, read_zip
 
 _MOST_RUNS = 1 << 20

@@ -1,6 +1,6 @@
 """Read a torch file without torch and without running anything in it: its tree, and where its bytes stand.
 
-Handles torch's zip files (torch >= 1.6), its older unzipped ones, and plain pickles of protocol 2 to 5.
+Handles torch's zip files (torch >= 1.6), its older unzipped ones, and plain pickles.
 Source: pytorch `torch/serialization.py` (persistent ids, both layouts), `torch/_utils.py` (rebuilt tensors).
 """
 
@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
-from ops.checkpoints.pickle_walk import Blob, Call, Float, Global, Persistent, Text, Walked, walk
+from ops.checkpoints.pickle_walk import Walked, walk
+from ops.checkpoints.symbols import Blob, Call, Float, Global, Persistent, Text
 from ops.checkpoints.torchzip import Directory, data_at, read_at, read_directory, record_problems, shown
 from ops.errors import OpsError
 
@@ -102,10 +103,13 @@ def read(path: Path, size: int | None = None) -> TorchFile:
         head = read_at(fd, 0, 2)
         if head == b"PK":
             return read_zip(path, fd, 0, size)
-        if head[:1] != b"\x80":
-            raise ValueError("neither a torch file nor a pickle of protocol 2 to 5")
         with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as data:
-            return _read_unzipped(path, data)
+            try:
+                return _read_unzipped(path, data)
+            except ValueError as error:
+                if head[:1] == b"\x80":
+                    raise
+                raise ValueError(f"neither a torch file nor a pickle ({error})") from error
 
 
 def extents(file: TorchFile, storages: Iterable[Storage]) -> dict[str, tuple[int, int]]:
@@ -240,16 +244,17 @@ def _call(func: Any, args: Any) -> Any:
             return shape
         case "encode", (Text() as text, "latin1"):
             return _placed(Blob(text.encode("latin1", "replace")), text)
-        case "scalar", (Call() as dtype, Blob() as data):
+        case "scalar", (Call() as dtype, Blob() | Text() as data):
             value = _numpy_float(dtype, data)
             return Call(func, args) if value is None else value
     return Call(func, args)
 
 
-def _numpy_float(dtype: Call, data: Blob) -> NumpyFloat | None:
+def _numpy_float(dtype: Call, data: Blob | Text) -> NumpyFloat | None:
+    body = data.encode() if isinstance(data, Text) else data  # Python 2 wrote bytes as the strings they were
     match dtype.args, dtype.state:
-        case ("f8" | "f4" as code, *_), (_, "<", *_) if len(data) == int(code[1]):
-            value = NumpyFloat(unpack("<d" if code == "f8" else "<f", data)[0])
+        case ("f8" | "f4" as code, *_), (_, "<", *_) if len(body) == int(code[1]):
+            value = NumpyFloat(unpack("<d" if code == "f8" else "<f", body)[0])
             value.dtype = "float64" if code == "f8" else "float32"
             return _placed(value, data)
     return None

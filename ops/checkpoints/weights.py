@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ops.checkpoints import safetensors, sharded
 from ops.checkpoints.dcp import METADATA
-from ops.checkpoints.pickle_walk import Call
+from ops.checkpoints.symbols import Call
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, TorchFile, extents, read
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")

@@ -13,7 +13,7 @@ from typing import Any
 
 from ops.checkpoints import dcp, folders
 from ops.checkpoints.folders import file_problems, modified, names, numbered, size
-from ops.checkpoints.pickle_walk import Call
+from ops.checkpoints.symbols import Call
 from ops.errors import OpsError
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
