@@ -409,6 +409,8 @@ class LogView(Struct, frozen=True):
     modified: float
     samples: tuple[Sample, ...]
     events: tuple[LogEvent, ...]
+    begin: int = 0
+    """The byte from which on all of it was read."""
 
 
 class Expectation(Struct, frozen=True):

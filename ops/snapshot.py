@@ -11,20 +11,22 @@ from msgspec.structs import replace
 
 from ops import disk, evals, journal, nodes, slurm, started
 from ops.checkpoints import layouts
-from ops.logs import reader
+from ops.logs import reader, tail
 from ops.model import DISCARDED, Checkpoint, Job, LogView, Run, Snapshot, Unknown
 from ops.shell import Shell
 
-TAIL = 1 << 18
-"""Bytes of the log's end that a look reads; a change reads the whole log."""
+NO_LOG = Unknown("no log found: neither logs/main_log.txt nor logs/*.out")
 
 
-def read(
-    run: Run, shell: Shell, now: float, whole_log: bool = False, known: tuple[Job, ...] | Unknown | None = None
-) -> Snapshot:
-    """One picture of the run. `whole_log`: all samples, not the newest alone. `known`: its jobs, asked for already."""
+def read(run: Run, shell: Shell, now: float, whole_log: bool = False) -> Snapshot:
+    """One picture of the run. `whole_log`: all samples, not the newest alone."""
+    queued = jobs(run, shell)
+    return replace(beside_log(run, now, queued), log=_log(run, whole_log), nodes=nodes.for_waiting(queued, shell))
+
+
+def beside_log(run: Run, now: float, queued: tuple[Job, ...] | Unknown) -> Snapshot:
+    """The picture of a run whose jobs are known, without its log."""
     checkpoints = layouts.read(run)
-    queued = jobs(run, shell) if known is None else known
     return Snapshot(
         run=run,
         now=now,
@@ -32,7 +34,7 @@ def read(
         jobs=queued,
         pointer=layouts.pointer(run),
         checkpoints=checkpoints,
-        log=_log(run, whole_log),
+        log=Unknown("not read"),
         evals=evals.read(run.evals),
         history=journal.history(journal.read(run.dir)),
         kill_switch_set=run.kill_switch.exists() if run.kill_switch else Unknown("no kill switch is known"),
@@ -40,7 +42,6 @@ def read(
         trainer_config=_config(run.trainer_config, "trainer config"),
         ds_config=_config(run.ds_config, "ds_config"),
         disk=disk.read(run.dir, checkpoints),
-        nodes=nodes.for_waiting(queued, shell) if known is None else Unknown("not asked"),
         started=started.read(run.dir),
     )
 
@@ -95,8 +96,8 @@ def _owner(folder: Path) -> int:
 
 def _log(run: Run, whole: bool) -> LogView | Unknown:
     if run.log is None:
-        return Unknown("no log found: neither logs/main_log.txt nor logs/*.out")
-    return reader.read_log(run.log, None if whole else TAIL, run.progress)
+        return NO_LOG
+    return reader.read_log(run.log, None if whole else tail.BYTES, run.progress)
 
 
 def _folders(base: Path) -> tuple[str, ...]:

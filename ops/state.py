@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 VERSION = 2
 FILE = "memory.json"
-_PLAIN = ("cursor", "detectors", "measures")
+_PLAIN = ("cursor", "detectors", "measures", "tail")
 
 
 class Memory(Struct, frozen=True):
@@ -39,6 +39,8 @@ class Memory(Struct, frozen=True):
     outbox: tuple[Pending, ...] = ()
     measures: Mapping[str, Any] = field(default_factory=dict)
     """How far the files of the model's statistics were read."""
+    tail: Mapping[str, Any] = field(default_factory=dict)
+    """The end of the log up to the cursor, as `ops.logs.tail` keeps it."""
     held: tuple[News, ...] = ()
     """What waits for a digest, for the morning, or for room in the hour."""
     pace: float = 0.0
@@ -193,7 +195,7 @@ def _writable(path: Path) -> bool:
 
 def _to_json(memory: Memory) -> dict[str, object]:
     plain = {name: getattr(memory, name) for name in _PLAIN}  # large, and JSON already: nothing to be copied
-    content = to_builtins(replace(memory, cursor={}, detectors={}, measures={})) | plain
+    content = to_builtins(replace(memory, cursor={}, detectors={}, measures={}, tail={})) | plain
     content.pop("problem")
     return {"m4ops": "state", "version": VERSION, **content}
 
@@ -213,6 +215,7 @@ def _from_json(data: Any) -> Memory:
         sinks=tuple(map(_health, data["sinks"])),
         vetted=tuple(map(str, data["vetted"])),
         measures=dict(data.get("measures", {}).items()),
+        tail=dict(data.get("tail", {}).items()),
     )
 
 

@@ -30,7 +30,7 @@ MARGIN = 86400.0
 
 
 class Seen(Struct, frozen=True):
-    """A run as it was seen, and the ledger of its attempts."""
+    """A run as it was seen, but for its log, and the ledger of its attempts."""
 
     snapshot: Snapshot
     ledger: Ledger
@@ -64,7 +64,7 @@ def _cluster(runs: Sequence[Run], queued: fleet.Jobs, shell: Shell, now: float, 
         if not isinstance(told, Unknown):
             names, known = set(attempts.wanted(ledger)), {a.key for a in ledger.ended}
             ledger = attempts.answered(ledger, (a for a in told if a.raw_id in names or a.key in known))
-        picture = snapshot.read(run, shell, now, known=jobs[run.dir])
+        picture = snapshot.beside_log(run, now, jobs[run.dir])
         ended = told if isinstance(told, Unknown) and ledger.gone and not ledger.ended else ledger.ended
         seen[run.dir] = Seen(replace(picture, attempts=ended, nodes=states), ledger, ledger != before[run.dir])
     return seen

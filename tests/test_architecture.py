@@ -28,7 +28,7 @@ ROOMS = {
     "intention": {"actions", "plan", "interventions"},
     "effects": {
         "state", "executor", "lease", "alerts", "store", "work", "crontab", "extract", "tick", "checked", "requests", "chain", "scrontab", "saves",
-        "watch",
+        "watch", "judging",
     },
     "edge": {"views", "cli", "demo", "__main__"},
 }  # fmt: skip

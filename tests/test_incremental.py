@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from test_detectors import bf16, healthy
 
 from ops import discovery
-from ops.cli import session
+from ops.judging import judge
 from ops.logs import read_log
 from ops.model import Finding, LogView, Snapshot
 from ops.state import Memory
@@ -63,6 +63,13 @@ def read_by(action: Callable[[], Any]) -> int:
     return count() - before
 
 
+def rows(picture: Snapshot) -> list[tuple[int, float, int]]:
+    """The end of the log as views and detectors see it."""
+    assert isinstance(picture.log, LogView)
+    assert picture.log.samples[-1].fields
+    return [(s.step, s.loss, s.line) for s in picture.log.samples]
+
+
 def shown(findings: tuple[Finding, ...]) -> list[str]:
     return [f"{f.kind} {f.step} {f.summary}" for f in findings if f.kind.startswith("loss")]
 
@@ -72,11 +79,14 @@ def test_a_tick_reads_what_is_new(run: Path) -> None:
     size = picture.log.size if isinstance(picture.log, LogView) else 0
     assert size > 3_000_000
     memory = Memory()
-    assert read_by(lambda: session.judged(picture, memory)) > size
-    _, memory = session.judged(picture, memory)
+    assert read_by(lambda: judge(picture, memory)) > size
+    memory = judge(picture, memory).memory
     with (run / "logs" / "main_log.txt").open("a") as log:
         log.write(line(25 * 1001, 5.0))
-    assert read_by(lambda: session.judged(picture, memory)) < size / 20
+    assert read_by(lambda: judge(picture, memory)) < size / 20
+    memory = judge(picture, memory).memory
+    assert read_by(lambda: judge(picture, memory)) < 500, "an unchanged log is not opened"
+    assert judge(picture, memory).memory == memory
     assert len(json.dumps(memory.detectors)) < 100_000
     os.truncate(run / "logs" / "main_log.txt", size)
 
@@ -93,11 +103,12 @@ BROKEN: dict[str, Callable[[Memory], Memory]] = {
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_memory_that_is_gone_is_made_again_from_the_log(run: Path, how: str) -> None:
     picture = seen(run)
-    found, memory = session.judged(picture, Memory())
+    first = judge(picture, Memory())
+    found, memory = first.findings, first.memory
     assert shown(found)[0].startswith("loss-divergence")
-    again, after = session.judged(picture, BROKEN[how](memory))
-    assert shown(again) == shown(found)
-    assert after.detectors == memory.detectors
+    again = judge(picture, BROKEN[how](memory))
+    assert shown(again.findings) == shown(found)
+    assert again.memory == memory
 
 
 def test_looking_after_every_piece_says_the_same(run: Path, tmp_path: Path) -> None:
@@ -105,10 +116,13 @@ def test_looking_after_every_piece_says_the_same(run: Path, tmp_path: Path) -> N
     whole = (run / "logs" / "main_log.txt").read_bytes()
     copy = tmp_path / "tr_1"
     (copy / "logs").mkdir(parents=True)
-    memory, found = Memory(), ()
+    memory = Memory()
     for part in range(1, 24):
         with (copy / "logs" / "main_log.txt").open("ab") as log:
             log.write(whole[(part - 1) * len(whole) // 23 : part * len(whole) // 23])
         memory = Memory() if part == 11 else replace(memory, detectors=json.loads(json.dumps(memory.detectors)))
-        found, memory = session.judged(seen(copy), memory)
-    assert shown(found) == shown(session.judged(seen(copy), Memory())[0])
+        judged = judge(seen(copy), memory)
+        memory = judged.memory
+    at_once = judge(seen(copy), Memory())
+    assert shown(judged.findings) == shown(at_once.findings)
+    assert rows(judged.snapshot) == rows(at_once.snapshot)

@@ -150,7 +150,7 @@ def checked_runs(
 
 
 def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Checked:
-    from ops import state, tick, watch
+    from ops import judging, state, tick, watch
     from ops.alerts import acks as kept
     from ops.alerts import notify
     from ops.views.status import verdict
@@ -162,23 +162,25 @@ def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Che
             memory = before = state.load(run)
             if memory.problem:
                 session.say(f"m4ops check: {memory.problem}")
-            findings, memory = session.judged(seen.snapshot, memory)
+            judged = judging.judge(seen.snapshot, memory)
+            picture, memory = judged.snapshot, judged.memory
             missed = watch.checked(run, now, every) if every else ()
-            findings = (*findings, *missed, *session.beside(seen.snapshot, memory))
+            findings = (*judged.findings, *missed, *session.beside(picture, memory))
             keep = _keeper(run, held, before)
             if quiet and not notify.targets((*policy.sinks, *policy.escalate_to)):
                 keep(memory)
             else:
-                desk = notify.Desk(run, policy, keep, acks, session.wandb_id(seen.snapshot))
+                desk = notify.Desk(run, policy, keep, acks, session.wandb_id(picture))
                 memory, problems = notify.notify(desk, memory, findings, now)
                 for problem in problems:
                     session.say(f"m4ops check: {problem}")
             tick.keep(run, seen)
     except Busy:
         memory = state.load(run)
-        findings = session.findings(seen.snapshot, memory)
+        judged = judging.judge(seen.snapshot, memory)
+        picture, findings = judged.snapshot, judged.findings
     taken = session.taken(findings, memory, acks, now)
-    checked = Checked(run, seen.snapshot, findings, verdict(seen.snapshot, findings), taken)
+    checked = Checked(run, picture, findings, verdict(picture, findings), taken)
     _metrics(checked, policy, memory, acks)
     return checked
 

@@ -149,7 +149,7 @@ def verify(ctx: click.Context, change: str | None, wait: float, as_json: bool) -
     while True:
         seen = session.look(run, whole_log=True)
         found = _promised(seen, change)
-        checks = checks_of(seen, found, whole=True)
+        checks = checks_of(seen, found)
         if isinstance(checks, Unknown):
             raise Unreachable(f"the promises cannot be checked: {checks.reason}", str(run.dir), "m4ops status")
         verdict = promise.overall(checks)

@@ -17,13 +17,14 @@ from ops.model import OPS_DIR, LogView, Snapshot, Unknown
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
     """One screen: jobs, progress, checkpoints, pointer, what is wrong."""
-    from ops import state, tick
+    from ops import judging, state, tick
     from ops.alerts import acks
 
     run, _ = session.find(ctx)
     seen = tick.look([run], session.lately(), time.time(), keeping=False)[0].snapshot
     memory = state.load(run)
-    findings = (*session.findings(seen, memory), *session.beside(seen, memory))
+    judged = judging.judge(seen, memory)
+    seen, findings = judged.snapshot, (*judged.findings, *session.beside(judged.snapshot, memory))
     taken = session.taken(findings, memory, acks.read(run, seen.now), seen.now)
     if as_json:
         from ops.views import data

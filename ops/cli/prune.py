@@ -129,11 +129,11 @@ def _judged(run: Run, policy: retention.Policy) -> tuple[Snapshot, tuple[Verdict
 
 
 def _verdicts(seen: Snapshot, policy: retention.Policy) -> tuple[Verdict, ...]:
-    from ops import state
+    from ops import judging, state
     from ops.interventions import targets
 
     run = seen.run
-    findings = session.findings(seen, state.load(run)) if policy.incidents else ()
+    findings = judging.judge(seen, state.load(run)).findings if policy.incidents else ()
     facts = Seen(
         now=seen.now,
         pointer=targets.pointed(seen),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
-from msgspec.structs import replace
 
 from ops import discovery, recent, shell, slurm, snapshot
 from ops.config import Config
@@ -23,7 +20,6 @@ from ops.shell import Answer, Shell, Submitter
 
 if TYPE_CHECKING:
     from ops.alerts.words import Ack
-    from ops.logs import Cursor
     from ops.state import Memory
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -94,16 +90,6 @@ def look(run: Run, whole_log: bool = False, recent: bool = False) -> Snapshot:
     return snapshot.read(run, shell, time.time(), whole_log)
 
 
-def findings(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
-    """The findings on a snapshot, judged from what is remembered on. Nothing is kept."""
-    from ops import detectors
-    from ops.logs import measures
-
-    if isinstance(seen.log, LogView) and seen.log.size <= snapshot.TAIL and not memory.cursor:
-        return detectors.judge(seen, seen.log, {}, measures.read_new(seen.run.dir / "logs", {})[0])[1]
-    return judged(seen, memory)[0]
-
-
 def beside(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
     """What is wrong with what m4ops does by itself for a run: who checks it, its alerts, what follows a save."""
     found = _unwatched(seen.run, seen.now)
@@ -145,35 +131,6 @@ def wandb_id(seen: Snapshot) -> str:
     said = [e.value for e in seen.log.events if e.kind == "wandb-id"] if isinstance(seen.log, LogView) else []
     kept = [c.wandb_id for c in seen.checkpoints or () if isinstance(c.wandb_id, str)]
     return next(iter([*said[-1:], *kept[-1:]]), "")
-
-
-def judged(seen: Snapshot, memory: Memory) -> tuple[tuple[Finding, ...], Memory]:
-    """The findings on a snapshot and the log's new lines, and the memory for the next time.
-
-    A memory that is lost, torn or of another version is made again from the log's begin.
-    """
-    from ops import detectors
-    from ops.logs import measures, reader
-
-    anew = not memory.cursor or not detectors.understood(memory.detectors)
-    cursor = None if anew else reader.Cursor.from_json(json.dumps(dict(memory.cursor)))
-    state: Mapping[str, Any] = {} if anew else memory.detectors
-    with suppress(OSError):  # the snapshot tells of a log that cannot be read
-        for i, (new, after) in enumerate(_batches(seen.run, cursor)):
-            if after.restarted and not i:
-                anew, state = True, {}
-            state, _ = detectors.judge(seen, new, state)
-            cursor = after
-    inside, places = measures.read_new(seen.run.dir / "logs", {} if anew else memory.measures)
-    state, found = detectors.judge(seen, None, state, inside)
-    kept = json.loads(cursor.to_json()) if cursor else {}
-    return found, replace(memory, detectors=state, cursor=kept, measures=places)
-
-
-def _batches(run: Run, cursor: Cursor | None) -> Iterable[tuple[LogView, Cursor]]:
-    from ops.logs import reader
-
-    return reader.read_batches(run.log, cursor, run.progress) if run.log else ()
 
 
 def out(text: str) -> None:

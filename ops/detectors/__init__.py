@@ -77,31 +77,51 @@ def judge(
     When the log began anew (`Cursor.restarted`), pass `{}` and the whole log. `measures` are new values of the model's
     own series.
     """
-    streams = {name: make(memory.get(name, {})) for name, make in STREAM.items()}
-    for line in lines(new) if new else ():
-        for stream in streams.values():
-            stream.take(line, snapshot)
-    inside = modules.Modules(memory.get("modules", {}))
-    for measure in measures:
-        inside.take(measure)
-    findings = [*inside.findings(snapshot)]
-    findings += [finding for stream in streams.values() for finding in stream.findings(snapshot)]
-    for look in LOOK:
-        findings += look(snapshot)
-    after: dict[str, Any] = {name: stream.dump() for name, stream in streams.items()}
-    after |= {"modules": inside.dump(), "version": VERSION}
-    return after, tuple(sorted(findings, key=lambda finding: WORST.index(finding.severity)))
+    bench = Bench(memory)
+    bench.take(new, snapshot)
+    bench.measure(measures)
+    return bench.dump(), bench.findings(snapshot)
 
 
-def understood(memory: Mapping[str, Any]) -> bool:
-    """Was the memory written by this version, and is it whole?"""
-    try:
-        for name, make in STREAM.items():
-            make(memory[name])
-        modules.Modules(memory["modules"])
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        return False
-    return memory.get("version") == VERSION
+class Bench:
+    """All detectors, with what they remember."""
+
+    def __init__(self, memory: Mapping[str, Any]) -> None:
+        self.streams = {name: make(memory.get(name, {})) for name, make in STREAM.items()}
+        self.inside = modules.Modules(memory.get("modules", {}))
+
+    @classmethod
+    def remembering(cls, memory: Mapping[str, Any]) -> Bench | None:
+        """With a memory as `dump` gave it; None if another version wrote it, or it is not whole."""
+        try:
+            whole = all(name in memory for name in (*STREAM, "modules"))
+            return cls(memory) if whole and memory["version"] == VERSION else None
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            return None
+
+    def take(self, new: LogView | None, snapshot: Snapshot) -> None:
+        """The log's next lines."""
+        for line in lines(new) if new else ():
+            for stream in self.streams.values():
+                stream.take(line, snapshot)
+
+    def measure(self, measures: Iterable[Measure]) -> None:
+        """New values of the model's own series."""
+        for measure in measures:
+            self.inside.take(measure)
+
+    def findings(self, snapshot: Snapshot) -> tuple[Finding, ...]:
+        """What is wrong now, worst first."""
+        found = [*self.inside.findings(snapshot)]
+        found += [finding for stream in self.streams.values() for finding in stream.findings(snapshot)]
+        for look in LOOK:
+            found += look(snapshot)
+        return tuple(sorted(found, key=lambda finding: WORST.index(finding.severity)))
+
+    def dump(self) -> dict[str, Any]:
+        """The memory as plain JSON."""
+        after: dict[str, Any] = {name: stream.dump() for name, stream in self.streams.items()}
+        return after | {"modules": self.inside.dump(), "version": VERSION}
 
 
 def lines(log: LogView) -> Iterator[Sample | LogEvent]:

@@ -54,6 +54,9 @@ class Cursor(Struct, frozen=True):
     restarted: bool = False
     progress: tuple[int, int, int | None, bool] | None = None
     """The `Place` of the log's progress."""
+    size: int = 0
+    written: int = 0
+    """When it was last written, in ns. With the same size and time there is nothing new."""
 
     def to_json(self) -> str:
         return json.dumps(to_builtins(self))
@@ -125,8 +128,9 @@ def read_log(path: Path, last_bytes: int | None = None, progress: str = "") -> L
             info = os.fstat(handle.fileno())
             skip = max(0, info.st_size - last_bytes) if last_bytes is not None else 0
             found = _Found(Look.at(info.st_size - skip, progress), *_line_start(handle, skip, info.st_size))
+            begin = found.offset
             _scan(handle, found, info.st_size)
-            return _view(path, info, found)
+            return _view(path, info, found, begin)
     except OSError as error:
         return _unknown(path, error)
 
@@ -157,9 +161,17 @@ def read_batches(path: Path, cursor: Cursor | None, progress: str = "") -> Itera
         restarted = cursor is not None and not same
         more = True
         while more:
+            begin = found.offset
             more = _block(handle, found, info.st_size)
-            yield _view(path, info, found), _cursor(handle, info, found, restarted)
+            yield _view(path, info, found, begin), _cursor(handle, info, found, restarted)
             found = _Found(look, found.offset, found.line, place=found.place, seen=found.seen)
+
+
+def unchanged(path: Path, cursor: Cursor) -> os.stat_result | None:
+    """What the file system says of the log, if nothing was written since `cursor`. Raises OSError."""
+    info = path.stat()
+    now = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+    return info if now == (cursor.device, cursor.inode, cursor.size, cursor.written) else None
 
 
 def _place(cursor: Cursor) -> Place:
@@ -177,6 +189,8 @@ def _cursor(handle: BinaryIO, info: os.stat_result, found: _Found, restarted: bo
         head_size=size,
         restarted=restarted,
         progress=astuple(found.place),
+        size=info.st_size,
+        written=info.st_mtime_ns,
     )
 
 
@@ -191,9 +205,9 @@ def _unknown(path: Path, error: OSError) -> Unknown:
     return Unknown(f"log {path}: {error.strerror or error}")
 
 
-def _view(path: Path, info: os.stat_result, found: _Found) -> LogView:
+def _view(path: Path, info: os.stat_result, found: _Found, begin: int) -> LogView:
     events = tuple(sorted(found.events, key=lambda event: event.offset))
-    return LogView(path, info.st_size, info.st_mtime, tuple(found.samples), events)
+    return LogView(path, info.st_size, info.st_mtime, tuple(found.samples), events, begin)
 
 
 def _same(handle: BinaryIO, info: os.stat_result, cursor: Cursor) -> bool:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from ops.detectors.promise import Check, verify
-from ops.model import Change, LogView, Snapshot, Unknown
-from ops.snapshot import TAIL
+from ops.model import Change, Snapshot, Unknown
 
 
-def checks_of(snapshot: Snapshot, change: Change, whole: bool = False) -> tuple[Check, ...] | Unknown:
-    """The promises of a change against the log's lines after it; Unknown where they cannot be compared.
-
-    `whole`: the snapshot holds the whole log, not its end alone.
-    """
+def checks_of(snapshot: Snapshot, change: Change) -> tuple[Check, ...] | Unknown:
+    """The promises of a change against the log's lines after it; Unknown where they cannot be compared."""
     log, start = snapshot.log, change.log_offset
     if change.expectation is None:
         return Unknown("it promised nothing that a log shows")
@@ -21,7 +17,7 @@ def checks_of(snapshot: Snapshot, change: Change, whole: bool = False) -> tuple[
         return Unknown("the size of the log at the change was not noted")
     if log.size < start:
         return Unknown(f"{log.path.name} is shorter than it was at the change: another file?")
-    if not whole and _first(log) > start and log.size - start >= TAIL:
+    if log.begin > start:
         return Unknown("the lines after it are too far back to look at here: m4ops verify")
     samples = [s for s in log.samples if s.offset >= start]
     return verify(change.expectation, samples, [e for e in log.events if e.offset >= start])
@@ -34,8 +30,3 @@ def broken(snapshot: Snapshot) -> list[Check]:
         return []
     checks = checks_of(snapshot, last) if last.status == "applied" else ()
     return [] if isinstance(checks, Unknown) else [c for c in checks if c.verdict == "no"]
-
-
-def _first(log: LogView) -> int:
-    """Offset of the first line that was understood: only the end of the log may have been read."""
-    return min([s.offset for s in log.samples[:1]] + [e.offset for e in log.events[:1]], default=0)

@@ -1,0 +1,77 @@
+"""What is wrong with a run as it was seen: the log's new lines are read, and judged from what is remembered on."""
+
+from __future__ import annotations
+
+import json
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ops import detectors
+from ops.logs import measures, reader, tail
+from ops.model import Finding, LogView, Snapshot, Unknown
+from ops.snapshot import NO_LOG
+from ops.state import Memory
+
+
+class Judged(Struct, frozen=True):
+    """The snapshot with its log's end, what is wrong, worst first, and the memory for the next time."""
+
+    snapshot: Snapshot
+    findings: tuple[Finding, ...]
+    memory: Memory
+
+
+class _Place(Struct):
+    """Where in the log the detectors are, and its end up to there."""
+
+    bench: detectors.Bench
+    cursor: reader.Cursor | None = None
+    end: LogView | None = None
+
+
+def judge(seen: Snapshot, memory: Memory) -> Judged:
+    """Judge a picture of a run, and keep nothing.
+
+    A memory that is lost, torn or of another version is made again from the log's begin.
+    """
+    at = _recalled(seen, memory)
+    before, anew = at.cursor, at.cursor is None
+    try:
+        anew = _follow(seen, at) or anew
+        log: LogView | Unknown = at.end or NO_LOG
+    except OSError as error:
+        log = Unknown(f"log {seen.run.log}: {error.strerror or error}")
+    inside, places = measures.read_new(seen.run.dir / "logs", {} if anew else memory.measures)
+    at.bench.measure(inside)
+    seen = replace(seen, log=log)
+    found = at.bench.findings(seen)
+    after = replace(memory, detectors=at.bench.dump(), measures=places)
+    if at.cursor is not before and at.cursor and at.end:
+        after = replace(after, cursor=json.loads(at.cursor.to_json()), tail=tail.to_json(at.end))
+    return Judged(seen, found, after)
+
+
+def _recalled(seen: Snapshot, memory: Memory) -> _Place:
+    """Where the last look stopped, or the log's begin."""
+    bench = detectors.Bench.remembering(memory.detectors)
+    if bench and seen.run.log and memory.cursor:
+        try:
+            cursor = reader.Cursor(**memory.cursor)
+            return _Place(bench, cursor, tail.from_json(memory.tail, seen.run.log, cursor.size, cursor.written / 1e9))
+        except (KeyError, TypeError, ValueError):
+            pass
+    return _Place(detectors.Bench({}))
+
+
+def _follow(seen: Snapshot, at: _Place) -> bool:
+    """Take in the log's new lines; whether it began anew. Raises OSError."""
+    log, begun = seen.run.log, False
+    if log is None or (at.cursor and reader.unchanged(log, at.cursor)):
+        return False
+    for new, after in reader.read_batches(log, at.cursor, seen.run.progress):
+        if after.restarted and not begun:
+            begun, at.bench, at.end = True, detectors.Bench({}), None
+        at.bench.take(new, seen)
+        at.cursor, at.end = after, tail.joined(at.end, new)
+    return begun

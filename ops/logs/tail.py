@@ -1,0 +1,48 @@
+"""The end of a log as it is kept between two looks: what was read once is not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ops.model import LogEvent, LogView, Sample
+
+BYTES = 1 << 18
+"""How much of a log's end is kept, and is read by a look at a log of which nothing is kept."""
+MOST = 1000
+"""Samples of it, and events of it, that are kept."""
+_SAMPLE = ("step", "loss", "lr", "line", "offset", "time", "elapsed", "total", "grad_norm")
+_EVENT = ("kind", "line", "offset", "text", "value", "node", "rank", "job")
+
+
+def joined(before: LogView | None, new: LogView) -> LogView:
+    """The log's end, `new` being what was read after `before`."""
+    if before and new.begin > new.size - BYTES:
+        samples, events, begin = before.samples + new.samples, before.events + new.events, before.begin
+    else:
+        samples, events, begin = new.samples, new.events, new.begin
+    cut = [found[-MOST].offset for found in (samples, events) if len(found) > MOST]
+    begin = max(begin, new.size - BYTES, *cut)
+    samples = tuple(s for s in samples if s.offset >= begin)
+    events = tuple(e for e in events if e.offset >= begin)
+    return LogView(new.path, new.size, new.modified, samples, events, begin)
+
+
+def to_json(view: LogView) -> dict[str, Any]:
+    """The end as plain JSON. Of all samples but the newest only what has a place of its own is kept."""
+    return {
+        "begin": view.begin,
+        "samples": [[getattr(s, name) for name in _SAMPLE] for s in view.samples],
+        "fields": dict(view.samples[-1].fields) if view.samples else {},
+        "events": [[getattr(e, name) for name in _EVENT] for e in view.events],
+    }
+
+
+def from_json(data: Mapping[str, Any], path: Path, size: int, modified: float) -> LogView:
+    """What `to_json` wrote, of a log that is so large now. Raises KeyError, TypeError or ValueError."""
+    samples = [dict(zip(_SAMPLE, row, strict=True)) for row in data["samples"]]
+    for newest in samples[-1:]:
+        newest["fields"] = dict(data["fields"])
+    events = tuple(LogEvent(*row) for row in data["events"])
+    return LogView(path, size, modified, tuple(Sample(**s) for s in samples), events, int(data["begin"]))
