@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 from ops.model import Checkpoint, Disk, Unknown
 
@@ -60,4 +59,8 @@ def usage(*paths: Path) -> tuple[int, int]:
 
 def _interval(times: Sequence[float]) -> float | None:
     gaps = [later - earlier for earlier, later in pairwise(times) if later - earlier >= 1]  # less: a copy
-    return median(gaps) if gaps else None
+    if not gaps:
+        return None
+    from statistics import median
+
+    return median(gaps)

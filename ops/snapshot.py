@@ -6,14 +6,17 @@ import os
 import pwd
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ops import disk, evals, journal, nodes, slurm, started
+from ops import disk, evals, journal, slurm, started
 from ops.checkpoints import layouts
-from ops.logs import reader, tail
 from ops.model import DISCARDED, Checkpoint, Job, LogView, Run, Snapshot, Unknown
 from ops.shell import Shell
+
+if TYPE_CHECKING:
+    from ops.placement import NodeState
 
 NO_LOG = Unknown("no log found: neither logs/main_log.txt nor logs/*.out")
 
@@ -21,7 +24,7 @@ NO_LOG = Unknown("no log found: neither logs/main_log.txt nor logs/*.out")
 def read(run: Run, shell: Shell, now: float, whole_log: bool = False) -> Snapshot:
     """One picture of the run. `whole_log`: all samples, not the newest alone."""
     queued = jobs(run, shell)
-    return replace(beside_log(run, now, queued), log=_log(run, whole_log), nodes=nodes.for_waiting(queued, shell))
+    return replace(beside_log(run, now, queued), log=_log(run, whole_log), nodes=_nodes(queued, shell))
 
 
 def beside_log(run: Run, now: float, queued: tuple[Job, ...] | Unknown) -> Snapshot:
@@ -94,9 +97,19 @@ def _owner(folder: Path) -> int:
         return -1
 
 
+def _nodes(queued: tuple[Job, ...] | Unknown, shell: Shell) -> tuple[NodeState, ...] | Unknown:
+    if not any(job.pending for job in queued or ()):
+        return Unknown("not asked")
+    from ops import nodes
+
+    return nodes.for_waiting(queued, shell)
+
+
 def _log(run: Run, whole: bool) -> LogView | Unknown:
     if run.log is None:
         return NO_LOG
+    from ops.logs import reader, tail
+
     return reader.read_log(run.log, None if whole else tail.BYTES, run.progress)
 
 

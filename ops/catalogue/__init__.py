@@ -7,26 +7,34 @@ job; `m4ops explain` prints them.
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
-from ops.catalogue import conditions, reasons, signatures, xid
-from ops.catalogue.kind import Kind
+if TYPE_CHECKING:
+    from ops.catalogue.kind import Kind
 
 
 @cache
 def kinds() -> dict[str, Kind]:
     """All kinds by name."""
+    from ops.catalogue import conditions, signatures, xid
+
     return {kind.name: kind for kind in (*signatures.KINDS, *xid.KINDS, *conditions.KINDS)}
 
 
 @cache
 def kind_of(event: str) -> Kind | None:
     """The kind that a log event tells of; None for events that are no incident."""
+    from ops.catalogue import signatures
+
     found = next((s.kind or s.event for s in signatures.SIGNATURES if s.event == event), event)
     return kinds().get(found) or (kinds()["xid"] if event.startswith("xid-") else None)
 
 
 def waiting(text: str) -> Kind | None:
     """One of Slurm's reasons as a kind: what it means for a run that waits for nothing else."""
+    from ops.catalogue import reasons
+    from ops.catalogue.kind import Kind
+
     reason = reasons.reason_of(text)
     if reason is None:
         return None
