@@ -20,6 +20,7 @@ from ops import jsontext, lease
 from ops.checkpoints import states
 from ops.errors import Drift, OpsError
 from ops.evals import lines_of
+from ops.executor import inplace
 from ops.executor.standing import Action, read_text, state
 from ops.model import OPS_DIR
 
@@ -27,8 +28,6 @@ SMALL = 1 << 20
 """Bytes up to which a state file is rebuilt and renamed in; larger ones are patched at their bytes."""
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.ENOSYS)
 """What a file system without hard links answers to link(2)."""
-Piece = tuple[int, bytes, bytes]
-"""Offset, old bytes, new bytes: as many, or none of one of them, where the file's end is appended or cut off."""
 
 
 class Built(Struct, frozen=True):
@@ -38,7 +37,7 @@ class Built(Struct, frozen=True):
     """The new content (or folder), to be renamed in."""
     old: Path | None = None
     """A second name of the file that is replaced."""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[inplace.Piece, ...] = ()
     """Bytes to write in place."""
 
 
@@ -82,7 +81,7 @@ def _do(action: Action, built: Built) -> None:
         case act.WriteText(after=None):
             Path(action.path).unlink(missing_ok=True)
         case act.PatchState() if built.pieces:
-            write_pieces(action.path, built.pieces)
+            inplace.write(action.path, built.pieces)
         case act.WriteText() | act.SetJson() | act.PatchState():
             os.replace(_needed(built.new), real(action.path))
         case act.Rewrite(restore=True):
@@ -116,7 +115,7 @@ def take_back(action: Action, built: Built) -> None:
 
 def _take_back(action: Action, built: Built) -> None:
     if isinstance(action, act.PatchState) and built.pieces:
-        return write_pieces(action.path, built.pieces, forward=False)
+        return inplace.write(action.path, built.pieces, forward=False)
     now, found = state(action)
     if now == "before":
         return
@@ -191,47 +190,6 @@ def sweep(actions: Iterable[act.Action], run_dir: Path) -> None:
                     os.unlink(entry.path)
 
 
-def write_pieces(path: str | Path, pieces: tuple[Piece, ...], forward: bool = True) -> None:
-    """Write the new (or the old) bytes; each place must hold the old or the new ones, or a mix of a torn write."""
-    with open(path, "r+b", buffering=0) as file:
-        wanted = []
-        for piece in pieces:
-            offset, old, new = piece
-            now = _found(file.fileno(), piece)
-            if not _between(now, old, new):
-                raise Drift(f"the bytes at {offset} are neither the old nor the new ones", str(path))
-            if now != (to := new if forward else old):
-                wanted.append((offset, to))
-        for offset, to in wanted:
-            if to:
-                _write_all(file.fileno(), to, offset)
-            else:
-                os.ftruncate(file.fileno(), offset)
-        if wanted:
-            os.fsync(file.fileno())
-
-
-def torn(path: str | Path, pieces: tuple[Piece, ...]) -> bool:
-    """Whether the bytes of a patch in place are neither all old nor all new."""
-    with open(path, "rb", buffering=0) as file:
-        now = [_found(file.fileno(), piece) for piece in pieces]
-    return now not in ([old for _, old, _ in pieces], [new for _, _, new in pieces])
-
-
-def _found(handle: int, piece: Piece) -> bytes:
-    """What stands in the place of a piece; of one that is the file's end, also that there is more."""
-    offset, old, new = piece
-    return os.pread(handle, len(old) if len(old) == len(new) else len(old or new) + 1, offset)
-
-
-def _between(now: bytes, old: bytes, new: bytes) -> bool:
-    """Whether the bytes are the old or the new ones, or of both, as a write leaves them that was cut short."""
-    if len(old) != len(new):
-        end = old or new
-        return len(now) <= len(end) and all(c in (0, e) for c, e in zip(now, end, strict=False))
-    return len(now) == len(old) and all(c in (a, b) for c, a, b in zip(now, old, new, strict=True))
-
-
 def staging(target: Path, run_dir: Path, name: str) -> Path:
     """Where the new content of a file is built: never in a checkpoint, always on the target's file system."""
     return run_dir / OPS_DIR / "tmp" / name if target.is_relative_to(run_dir) else _beside(target, name)
@@ -272,7 +230,7 @@ def _prepare_patch(action: act.PatchState, run_dir: Path, name: str) -> Built:
         return Built(pieces=pieces)
     place = _place(path, run_dir, name)  # written in place, the change would show under the file's other names
     shutil.copyfile(path, place)
-    write_pieces(place, pieces)
+    inplace.write(place, pieces)
     _like(place, path)
     return Built(place, _kept(path, run_dir, name))
 
@@ -389,12 +347,6 @@ def _needed(place: Path | None) -> Path:
     if place is None:
         raise OpsError("nothing was built for this action")
     return place
-
-
-def _write_all(handle: int, data: bytes, offset: int) -> None:
-    while data:
-        written = os.pwrite(handle, data, offset)
-        data, offset = data[written:], offset + written
 
 
 def _sync(path: Path) -> None:

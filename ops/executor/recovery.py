@@ -14,7 +14,7 @@ from ops import journal
 from ops import plan as plans
 from ops.actions import Action
 from ops.errors import Drift
-from ops.executor import files
+from ops.executor import files, inplace
 from ops.executor.standing import State, state
 
 
@@ -69,7 +69,7 @@ def settle(entry: journal.Entry) -> None:
         if index not in entry.applying or isinstance(action, act.Fileless):
             continue
         if _torn(entry, action, index):
-            files.write_pieces(files.real(act.paths(action)[0]), entry.pieces[index], forward=False)
+            inplace.write(files.real(act.paths(action)[0]), entry.pieces[index], forward=False)
         elif isinstance(action, act.Rewrite) and state(action)[0] == "half":
             os.unlink(action.aside)
 
@@ -106,4 +106,4 @@ def _look(entry: journal.Entry, action: Action, index: int) -> tuple[State, str]
 
 def _torn(entry: journal.Entry, action: Action, index: int) -> bool:
     path = files.real(act.paths(action)[0]) if index in entry.pieces else None
-    return path is not None and path.is_file() and files.torn(path, entry.pieces[index])
+    return path is not None and path.is_file() and inplace.torn(path, entry.pieces[index])
