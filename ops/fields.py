@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 LOSS = (
     "per_token_loss", "loss", "lm loss", "lm-loss", "lm_loss", "reduced_train_loss", "train_loss", "training loss",
     "act_loss", "trl", "train/loss", "loss/train/total",
@@ -13,6 +15,7 @@ BATCH = ("global_batch_size_current", "global_batch_size", "global batch size", 
 """Samples of one optimizer step."""
 
 
+@lru_cache(4096)
 def dataset(name: str) -> str:
     """The data set whose loss a field is: `cm4` of `per_token_loss/cm4` and `per_token_loss.cm4`; else empty."""
     for loss in LOSS:

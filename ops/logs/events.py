@@ -25,6 +25,7 @@ EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=: |:?$)")
 STOPPED = ("KeyboardInterrupt", "SystemExit", "SignalException")
 LITERALS = (*dict.fromkeys(text.encode() for s in SIGNATURES for text in s.literals), TRACEBACK)
 """What a line must contain to be looked at by `parse_event`, or to begin a traceback."""
+_WANTED = [(literal, index) for index, s in enumerate(SIGNATURES) for literal in s.literals]
 
 
 @cache
@@ -39,13 +40,17 @@ def parse_event(line: bytes, number: int = 0, offset: int = 0) -> LogEvent | Non
     """The event a line tells, or None. `value` is a path, a code, an id: what the signature says."""
     text = clean(line)
     start = _after_prefix(text)
-    for index, signature in enumerate(SIGNATURES):
-        if any(literal in text for literal in signature.literals):
-            plain, glued = _pattern(index)
-            match = plain.match(text, start) or (glued.search(text, start) if glued else None)
-            if match:
-                return _event(signature.event, text, match, number, offset)
+    for index in _candidates(text):
+        plain, glued = _pattern(index)
+        match = plain.match(text, start) or (glued.search(text, start) if glued else None)
+        if match:
+            return _event(SIGNATURES[index].event, text, match, number, offset)
     return None
+
+
+def _candidates(text: str) -> list[int]:
+    """The signatures of which a literal stands in the text, in their order."""
+    return sorted({index for literal, index in _WANTED if literal in text})
 
 
 def _event(name: str, text: str, match: re.Match[str], number: int, offset: int) -> LogEvent:

@@ -82,7 +82,7 @@ def _sample(progress: Progress, step: int, loss: float, text: str, where: tuple[
         lr=first(progress.fields, RATE),
         line=where[0],
         offset=where[1],
-        time=datetime.fromisoformat(time[1]).astimezone().timestamp() if time else None,
+        time=datetime.fromisoformat(time[1]).timestamp() if time else None,
         elapsed=_seconds(progress.elapsed),
         total=progress.total,
         grad_norm=first(progress.fields, NORM),
