@@ -22,6 +22,8 @@ RESUME_INFOS = "resume_run_infos.json"
 FINISHED = "finished-saving"
 OPS_DIR = ".m4ops"
 """m4ops's own folder in SAVE_DIR: journal, originals, temporaries."""
+DATASET = "loss of a data set"
+"""The `Measure.series` of one."""
 DISCARDED = "discarded"
 """Folder in SAVE_DIR for checkpoints of a discarded branch; its name must not contain `opt_step` (upload scripts parse such names)."""
 
@@ -184,14 +186,14 @@ class Sample(Struct, frozen=True):
 
 
 class Measure(Struct, frozen=True):
-    """One value of one series of one module of the model, as a trainer's statistics file tells it."""
+    """One value of one series of one module of the model, as a trainer's statistics file tells it; or of a data set."""
 
     step: int
     module: str
     series: str
-    """`hp` (the parameter), `hp_grad`, `exp_avg_sq`, `output[0]`, …"""
+    """`hp` (the parameter), `hp_grad`, `exp_avg_sq`, `output[0]`, …; `DATASET`: `module` is a data set."""
     value: float
-    """The largest absolute value in it."""
+    """The largest absolute value in it; of a data set its loss."""
     file: str = ""
 
 

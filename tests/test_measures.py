@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_slurm import FakeSlurm, Row
+from runs import m4ops
 from test_detectors import healthy
 
 from ops.detectors import judge
@@ -125,3 +127,52 @@ def test_only_what_is_new_is_read_and_torn_lines_wait(tmp_path: Path, monkeypatc
     assert read(dict.fromkeys(places, 5))[0] == tail
     write(tmp_path, f"8{PARAMETERS[1:]}", [healthy_row(400, 0, random.Random(1))])
     assert [m.step for m in read(places)[0]] == [400] * 3
+
+
+class M4:
+    """A run of m4's trainer: the log tells the whole loss, `{job_id}_logs.jsonl` that of each data set too."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "logs").mkdir(parents=True)
+        self.folder, self.step, self.draw = folder, 0, random.Random(3)
+
+    def train(self, rows: int, job: int = 7, whole: float = 0.0, **more: float) -> None:
+        """Log so many rows more; the whole loss and those of some data sets are higher by so much."""
+        with (
+            (self.folder / "logs" / "main_log.txt").open("a") as log,
+            (self.folder / "logs" / f"{job}_logs.jsonl").open("a") as beside,
+        ):
+            for _ in range(rows):
+                self.step += 25
+                done, loss = f"{self.step:>6}/500000   1%", 1.7 + whole + self.draw.gauss(0, 0.004)
+                parts = {
+                    f"per_token_loss/{name}": 1.5 + 0.3 * i + more.get(name, 0.0) + self.draw.gauss(0, 0.01)
+                    for i, name in enumerate(("cm4", "laion", "wiki"))
+                }
+                log.write(f"iteration: {done} | elapsed time: 00:00:01 | per_token_loss: {loss:.4f} | lr: 1.0E-05 |\n")
+                row = {"iteration": done, "elapsed_time": "00:00:01", "set": "train", "per_token_loss": loss, **parts}
+                beside.write(json.dumps(row) + "\n")
+            validation = {"current step": f"{self.step}", "set": "validation", "per_token_loss/cm4": 9.0}
+            beside.write(json.dumps(validation) + "\n")
+
+    def check(self) -> dict[str, dict[str, Any]]:
+        """The findings about the loss, by kind."""
+        said = m4ops("--run", str(self.folder), "check", "--json", slurm=FakeSlurm([Row(name=self.folder.name)]))
+        found = json.loads(said.out)["findings"]
+        return {f["kind"]: f for f in found if "loss" in f["kind"] or "dataset" in f["kind"]}
+
+
+def test_a_data_set_told_beside_the_log_is_watched_live_and_named_in_a_spike(tmp_path: Path) -> None:
+    run = M4(tmp_path / "tr_1")
+    run.train(150)
+    assert run.check() == {}
+    run.train(4, cm4=0.6)
+    risen = run.check()["dataset-spike"]
+    assert "the loss of a data set rose at step 3775, the whole did not: cm4 from 1." in risen["summary"]
+    assert risen["evidence"] == [f"{run.folder}/logs/7_logs.jsonl: step 3775"]
+    run.train(30)
+    assert run.check() == {}
+    run.train(3, job=8, whole=0.5, laion=1.1)
+    spike = run.check()["loss-spike"]
+    assert "; of the data sets rose laion from 1." in spike["summary"]
+    assert "cm4" not in spike["summary"]

@@ -7,7 +7,7 @@ new one is one file and one line here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ops.detectors import (
     attempt,
@@ -27,7 +27,7 @@ from ops.detectors import (
     stall,
     waiting,
 )
-from ops.model import Finding, LogEvent, LogView, Measure, Sample, Severity, Snapshot
+from ops.model import DATASET, Finding, LogEvent, LogView, Measure, Sample, Severity, Snapshot
 
 
 class Stream(Protocol):
@@ -88,6 +88,7 @@ class Bench:
 
     def __init__(self, memory: Mapping[str, Any]) -> None:
         self.streams = {name: make(memory.get(name, {})) for name, make in STREAM.items()}
+        self.losses = cast(loss.Losses, self.streams["loss"])
         self.inside = modules.Modules(memory.get("modules", {}))
 
     @classmethod
@@ -106,9 +107,12 @@ class Bench:
                 stream.take(line, snapshot)
 
     def measure(self, measures: Iterable[Measure]) -> None:
-        """New values of the model's own series."""
+        """New values of the model's own series, and of the data sets' losses."""
         for measure in measures:
-            self.inside.take(measure)
+            if measure.series == DATASET:
+                self.losses.datasets.beside(measure)
+            else:
+                self.inside.take(measure)
 
     def findings(self, snapshot: Snapshot) -> tuple[Finding, ...]:
         """What is wrong now, worst first."""

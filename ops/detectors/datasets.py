@@ -13,7 +13,7 @@ from typing import Any
 from ops.detectors.evidence import State, where
 from ops.detectors.level import Level, Rule
 from ops.fields import dataset
-from ops.model import Finding, Sample, Severity, Snapshot
+from ops.model import Finding, Measure, Sample, Severity, Snapshot
 
 RULE = Rule(sigma=6.0, tail=2.0, share=0.03, far_sigma=30.0, far_tail=6.0, far_share=0.3)
 """A part is noisier than the whole, and there are many of them."""
@@ -32,9 +32,14 @@ class Datasets:
     def __init__(self, state: State) -> None:
         self.levels = {name: Level(kept, RULE) for name, kept in state.get("levels", {}).items()}
         self.risen: dict[str, dict[str, Any]] = {name: dict(seen) for name, seen in state.get("risen", {}).items()}
+        self.logged: bool = state.get("logged", False)
+        """Whether the log itself tells of them."""
+        self.step: int = state.get("step", 0)
+        """The last one told beside it."""
 
     def dump(self) -> dict[str, Any]:
-        return {"levels": {name: level.dump() for name, level in self.levels.items()}, "risen": self.risen}
+        levels = {name: level.dump() for name, level in self.levels.items()}
+        return {"levels": levels, "risen": self.risen, "logged": self.logged, "step": self.step}
 
     def resume(self) -> None:
         """After a resume the data is in another order."""
@@ -44,11 +49,22 @@ class Datasets:
 
     def take(self, sample: Sample) -> None:
         for field, value in sample.fields.items():
-            name = dataset(field)
-            if name and isfinite(value) and (name in self.levels or len(self.levels) < MOST):
-                self._row(name, value, sample)
+            if name := dataset(field):
+                self.logged = True
+                self._row(name, value, {"step": sample.step, "line": sample.line, "offset": sample.offset})
 
-    def _row(self, name: str, value: float, sample: Sample) -> None:
+    def beside(self, measure: Measure) -> None:
+        """A data set's loss from a file beside the log. It counts where the log tells of none."""
+        if self.logged:
+            return
+        if measure.step < self.step:
+            self.resume()
+        self.step = measure.step
+        self._row(measure.module, measure.value, {"step": measure.step, "line": 0, "file": measure.file})
+
+    def _row(self, name: str, value: float, place: dict[str, Any]) -> None:
+        if not isfinite(value) or (name not in self.levels and len(self.levels) >= MOST):
+            return
         level = self.levels.setdefault(name, Level({}, RULE))
         if name in self.risen:
             self._follow(name, value, level)
@@ -56,7 +72,6 @@ class Datasets:
             level.accept(value, level.value if len(level.near) else value)
         elif rise := level.rises(value):
             before, bound, _ = rise
-            place = {"step": sample.step, "line": sample.line, "offset": sample.offset}
             self.risen[name] = {**place, "level": before, "bound": bound, "peak": value, "recent": [value], "rows": 0}
 
     def _follow(self, name: str, value: float, level: Level) -> None:
@@ -85,9 +100,13 @@ class Datasets:
             kind="dataset-spike",
             severity=Severity.WARNING,
             summary=f"the loss of a data set rose at step {first['step']}, the whole did not: {self.named}",
-            evidence=(where(snapshot, first["line"], first["offset"]),),
+            evidence=(_place(first, snapshot),),
             step=first["step"],
             line=first["line"] or None,
             runbook="loss-spikes",
             actions=("m4ops plot",),
         )
+
+
+def _place(seen: dict[str, Any], snapshot: Snapshot) -> str:
+    return f"{seen['file']}: step {seen['step']}" if "file" in seen else where(snapshot, seen["line"], seen["offset"])
