@@ -30,7 +30,7 @@ class Config(Struct, frozen=True):
     name: str = ""
     """The run's (and its Slurm jobs') name; default: the name of SAVE_DIR."""
     log: str = ""
-    """The main log; default: `logs/main_log.txt`."""
+    """The main log, which may be JSON lines or a CSV (`step,loss,…`) too; default: `logs/main_log.txt`."""
     progress: str = ""
     """How a progress line looks, if no format is recognised: `step {step}/{total} | loss: {loss} | {} | lr: {lr}`."""
     evals: str = ""

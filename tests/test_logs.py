@@ -453,3 +453,31 @@ def test_json_lines_are_a_log_like_any_other(log: Path) -> None:
             [(s.step, s.loss, s.lr, s.total, s.grad_norm, s.line) for s in read_table(table) or ()]
         )
     assert view(log).samples[1].fields["per_token_loss/cm4"] == 7.0
+
+
+def test_a_csv_is_followed_as_a_log_is(tmp_path: Path) -> None:
+    """As Lightning's CSVLogger writes one: empty cells, rows of a validation, another file once a column is new."""
+    log = tmp_path / "metrics.csv"
+    rows = [
+        "\ufeffepoch,grad_norm,step,train_loss,val_loss,lr\n",
+        "0,0.5,49,2.5,,1e-4\n",
+        "0,,99,,2.75,\n",
+        '0,1e1,149,"nan",,9e-5\n',
+    ]
+    log.write_text("".join(rows), encoding="utf-8")
+    first = read_new(log, None)
+    assert not isinstance(first, Unknown)
+    assert [(s.step, s.lr, s.grad_norm, s.line) for s in first[0].samples] == [(49, 1e-4, 0.5, 2), (149, 9e-5, 10, 4)]
+    assert first[0].samples[0].loss == 2.5
+    assert math.isnan(first[0].samples[1].loss)
+    with log.open("a") as more:
+        more.write("0,,199,2.25,,8e-5\n0,,249,2.0")
+    second = read_new(log, first[1])
+    assert not isinstance(second, Unknown)
+    assert [(s.step, s.loss, s.line) for s in second[0].samples] == [(199, 2.25, 5)]
+    log.write_text("epoch,step,tokens,train_loss\n0,49,7,2.5\n0,249,9,2.0\n")
+    third = read_new(log, second[1])
+    assert not isinstance(third, Unknown)
+    assert third[1].restarted
+    assert [(s.step, s.fields["tokens"]) for s in third[0].samples] == [(49, 7.0), (249, 9.0)]
+    assert [(s.step, s.loss) for s in third[0].samples] == [(s.step, s.loss) for s in read_table(log) or ()]

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ops.fields import NORM, RATE
 from ops.logs.formats import BAR, FORMATS, LATER, Progress, first, read_line
-from ops.logs.template import Template
+from ops.logs.template import Columns, Template
 from ops.model import LogEvent, Sample
 from ops.pace import stepped_back
 
@@ -42,14 +42,19 @@ def parse_sample(line: bytes, number: int = 0, offset: int = 0) -> Sample | None
 
 
 def follow(
-    line: bytes, place: Place, number: int = 0, offset: int = 0, before: bytes = b"", own: Template | None = None
+    line: bytes,
+    place: Place,
+    number: int = 0,
+    offset: int = 0,
+    before: bytes = b"",
+    own: Template | Columns | None = None,
 ) -> Sample | LogEvent | None:
     """The sample that a line tells or completes; `skipped-steps` if all its steps were; else None.
 
     What stands before it on the line (`0: ` of `srun --label`, a tqdm bar) is ignored, but for the `[date time]` of
     m4's log formatter, which is taken as local time. `fields` holds every numeric metric. `before` is what stood on
-    the line before a carriage return: the bar that knows the step of a Trainer's line. With a template of its `own`
-    the log has no other progress lines.
+    the line before a carriage return: the bar that knows the step of a Trainer's line. With a template or columns of its
+    `own` the log has no other progress lines.
     """
     text = clean(line)
     if own:

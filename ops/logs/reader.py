@@ -22,7 +22,7 @@ from ops.logs import events, formats
 from ops.logs.events import TRACEBACK, is_header, parse_event, traceback_end, traceback_event
 from ops.logs.progress import Place, clean, follow
 from ops.logs.scan import Scanner, scanner
-from ops.logs.template import Template, template
+from ops.logs.template import Columns, Template, columns, template
 from ops.model import LogEvent, LogView, Sample, Unknown
 
 BLOCK = 1 << 19
@@ -71,15 +71,15 @@ class Cursor(Struct, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """What is looked for: the catalogue's literals and the formats' own, or the template in their place."""
+    """What is looked for: the catalogue's literals and the formats' own, or the template or columns in their place."""
 
     search: Scanner
-    own: Template | None
+    own: Template | Columns | None
 
     @classmethod
-    def at(cls, size: int, progress: str) -> Look:
+    def at(cls, handle: BinaryIO, path: Path, size: int, progress: str) -> Look:
         """For `size` bytes. Raises BadInput if `progress` (see `ops.logs.template`) is no template."""
-        own = template(progress) if progress else None
+        own = template(progress) if progress else _columns(handle) if path.suffix.lower() == ".csv" else None
         return cls(scanner((own.literal, *events.LITERALS) if own else LITERALS, size), own)
 
 
@@ -127,7 +127,9 @@ def read_log(path: Path, last_bytes: int | None = None, progress: str = "") -> L
         with _open(path) as handle:
             info = os.fstat(handle.fileno())
             skip = max(0, info.st_size - last_bytes) if last_bytes is not None else 0
-            found = _Found(Look.at(info.st_size - skip, progress), *_line_start(handle, skip, info.st_size))
+            found = _Found(
+                Look.at(handle, path, info.st_size - skip, progress), *_line_start(handle, skip, info.st_size)
+            )
             begin = found.offset
             _scan(handle, found, info.st_size)
             return _view(path, info, found, begin)
@@ -156,7 +158,7 @@ def read_batches(path: Path, cursor: Cursor | None, progress: str = "") -> Itera
         info = os.fstat(handle.fileno())
         same = cursor is not None and _same(handle, info, cursor)
         start = cursor if cursor and same else None
-        look = Look.at(info.st_size - (start.offset if start else 0), progress)
+        look = Look.at(handle, path, info.st_size - (start.offset if start else 0), progress)
         found = _Found(look, start.offset, start.line, place=_place(start)) if start else _Found(look, 0, 0)
         restarted = cursor is not None and not same
         more = True
@@ -172,6 +174,11 @@ def unchanged(path: Path, cursor: Cursor) -> os.stat_result | None:
     info = path.stat()
     now = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
     return info if now == (cursor.device, cursor.inode, cursor.size, cursor.written) else None
+
+
+def _columns(handle: BinaryIO) -> Columns:
+    handle.seek(0)
+    return columns(handle.readline(WIDTH))
 
 
 def _place(cursor: Cursor) -> Place:

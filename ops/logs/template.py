@@ -1,4 +1,4 @@
-"""A progress line of a trainer that is not known, as `progress` in m4ops.toml says it: `step {step} | loss: {loss}`."""
+"""Progress lines that no format knows: as `progress` in m4ops.toml says them (`step {step} | loss: {loss}`), and a CSV's."""
 
 from __future__ import annotations
 
@@ -9,10 +9,46 @@ from functools import cache
 from msgspec import Struct
 
 from ops.errors import BadInput
-from ops.logs.formats import NUMERAL, SCALE, SCALED, Progress
+from ops.fields import LOSS, STEP
+from ops.logs.formats import NUMERAL, SCALE, SCALED, Progress, first
 
 _FIELD = re.compile(r"\{(\w*)\}")
 _EXAMPLE = 'for instance: progress = "step {step}/{total} | loss: {loss} | lr: {lr} | {} | gnorm {grad_norm}"'
+
+
+class Columns(Struct, frozen=True):
+    """The columns of a CSV, as its first line names them: each of its lines is a progress line."""
+
+    names: tuple[str, ...]
+    literal: bytes = b","
+
+    def read(self, text: str) -> Progress | None:
+        """What a row says, or None if it has no step or no loss: a validation's, or the first line itself."""
+        cells = zip(self.names, cells_of(text), strict=False)
+        fields = {name: value for name, cell in cells if (value := _cell(cell)) is not None}
+        step, loss = (first(fields, names) for names in (STEP, LOSS))
+        if step is None or loss is None or not math.isfinite(step):
+            return None
+        return Progress(int(step), None, {**fields, "loss": loss})
+
+
+def columns(head: bytes) -> Columns:
+    """Those that a CSV's first line names."""
+    return Columns(tuple(name.strip() for name in cells_of(head.decode("utf-8-sig", "replace").strip("\r\n"))))
+
+
+def cells_of(text: str) -> list[str]:
+    """The cells of one line of a CSV."""
+    import csv
+
+    return next(csv.reader([text]), [])
+
+
+def _cell(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 class Template(Struct, frozen=True):
