@@ -43,9 +43,9 @@ class Config(Struct, frozen=True):
     ds_config: str = ""
     """DeepSpeed's config that the next job will read: the LR of DeepSpeed's own schedulers is changed there."""
     sinks: tuple[str, ...] = ()
-    """Where `m4ops check` sends new findings: `stdout:`, `https://…`, `mailto:…`, `smtp://host:port/…`, `wandb:…`,
-    `prometheus:/…`, and with the extra `alerts` what [apprise](https://github.com/caronc/apprise) knows: Slack, Teams,
-    PagerDuty, … ([alerts](docs/alerts.md))."""
+    """Where `m4ops check` sends new findings: `stdout:`, `https://…` (Slack, Teams and Discord by the address they show),
+    `mailto:…`, `smtp://host:port/…`, `pagerduty://KEY`, `wandb:…`, `prometheus:/…`, and with the extra `alerts` what
+    [apprise](https://github.com/caronc/apprise) knows ([alerts](docs/alerts.md))."""
     repeat_after: str = "6h"
     """When what is CRITICAL or UNKNOWN is told again while nobody acks it: then after twice as long each time, at least
     once a day; `never`."""

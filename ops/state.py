@@ -223,7 +223,8 @@ def _episode(data: Any) -> Episode:
     since, seen, told_at, again = (float(data[name]) for name in ("since", "seen", "told_at", "again"))
     told, repeats = Severity(data["told"]), int(data["repeats"])
     ticks, escalated = int(data["ticks"]), bool(data["escalated"])
-    return Episode(_finding(data["finding"]), since, seen, ticks, told, told_at, again, repeats, escalated)
+    kind = str(data.get("kind", ""))
+    return Episode(_finding(data["finding"]), since, seen, ticks, told, told_at, again, repeats, escalated, kind)
 
 
 def _message(data: Any) -> Message:
@@ -233,7 +234,8 @@ def _message(data: Any) -> Message:
 
 def _news(data: Any) -> News:
     time, since, escalated = float(data["time"]), float(data["since"]), bool(data["escalated"])
-    return News(str(data["event"]), _finding(data["finding"]), time, since, escalated)
+    incident, last = str(data.get("incident", "")), bool(data.get("last"))
+    return News(str(data["event"]), _finding(data["finding"]), time, since, escalated, incident, last)
 
 
 def _health(data: Any) -> Health:

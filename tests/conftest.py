@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,3 +67,26 @@ def run(trained: Path, tmp_path: Path) -> Any:
     import runs
 
     return runs.copied(trained, tmp_path / "world")
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Any:
+    """A run with a log of one line, and nobody in the queue."""
+    from alerting import PROGRESS
+
+    from ops.model import Run
+
+    folder = tmp_path / "tr_190"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "main_log.txt").write_text(PROGRESS.format(5))
+    return Run(folder, "tr_190", folder / "logs" / "main_log.txt")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time at which `check` looks; starts now."""
+    hand = SimpleNamespace(now=time.time())
+    for command in ("check", "look", "ack"):
+        module = __import__(f"ops.cli.{command}", fromlist=["time"])
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: hand.now))
+    return hand

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from alerting import NAN, NOW, SPIKE, failed, news
 from msgspec.structs import replace
 
 from ops.alerts.episodes import BLIND_LIMIT, advance, escalate
@@ -13,21 +14,9 @@ from ops.errors import BadInput
 from ops.model import Finding, Severity
 from ops.policy import BURST, Policy, QuietHours, quiet_hours, seconds
 
-NOW = 1716883872.0
 HOUR = 3600.0
 
-SPIKE = Finding(
-    "loss-spike",
-    Severity.WARNING,
-    "loss 9.12 at step 16250, 4.1 above the median",
-    evidence=("main_log.txt line 812: per_token_loss: 9.1200",),
-    step=16250,
-    line=812,
-    runbook="loss-spikes.md",
-    actions=("m4ops rewind --to 16000",),
-)
 WORSE = Finding("loss-spike", Severity.CRITICAL, "loss does not come back")
-NAN = Finding("nan", Severity.CRITICAL, "loss is NaN")
 BLIND = Finding("queue", Severity.UNKNOWN, "squeue does not answer")
 
 
@@ -177,14 +166,6 @@ def test_what_nobody_takes_is_escalated_once() -> None:
 
 
 # ---------------------------------------------------------------- together, later, at most so many
-
-
-def news(finding: Finding, time: float = NOW, event: str = "opened") -> News:
-    return News(event, finding, time, NOW)
-
-
-def failed(count: int) -> list[Finding]:
-    return [Finding("node-failure", Severity.CRITICAL, f"n{i} failed", node=f"n{i}") for i in range(count)]
 
 
 def messages(policy: Policy, ticks: Sequence[Sequence[News]], every: float = 60.0) -> list[list[str]]:

@@ -7,66 +7,38 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from alerting import NAN, NOW, PROGRESS, SPIKE, configure, lines, m4ops, tick
 from click.testing import CliRunner
-from receivers import Mail, Receiver, Web, free_port
+from receivers import Mail, Web, free_port
 
 from ops import state
 from ops.alerts import notify
-from ops.alerts.notify import LONGEST_PENDING, Desk
+from ops.alerts.notify import LONGEST_PENDING
 from ops.alerts.words import LAST_RETRY, Message
 from ops.cli import cli
-from ops.model import Finding, Run, Severity
+from ops.model import Run
 from ops.policy import Policy
 from ops.state import Memory
 
-NOW = 1716883872.0
-SPIKE = Finding("loss-spike", Severity.WARNING, "loss 9.12 at step 16250", ("main_log.txt line 812",), 16250)
-NAN = Finding("nan", Severity.CRITICAL, "loss is NaN")
-PROGRESS = "iteration: {:6d}/500000   0% | per_token_loss: 2.1000 | lr: 1.000E-05 |\n"
 
-
-Open = Callable[[Receiver], Receiver]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """A run with a log and nobody in the queue."""
-    folder = tmp_path / "tr_190"
-    (folder / "logs").mkdir(parents=True)
-    (folder / "logs" / "main_log.txt").write_text(PROGRESS.format(5))
-    return Run(folder, "tr_190", folder / "logs" / "main_log.txt")
-
-
-def tick(run: Run, findings: Sequence[Finding], policy: Policy, now: float = NOW) -> tuple[str, ...]:
-    """What a tick does, with the bookkeeping on disk as between two cron jobs; what it says went wrong."""
-    with state.lease(run, "tick", 60):
-        desk = Desk(run, policy, lambda memory: state.save(run, memory))
-        return notify.notify(desk, state.load(run), findings, now)[1]
-
-
-def lines(run: Run, *more: str) -> None:
-    with open(run.dir / "logs" / "main_log.txt", "a") as log:
-        log.writelines(more)
-
-
-def test_first_down_then_up_nothing_is_lost_and_nothing_comes_twice(run: Run, web: Web) -> None:
+def test_first_down_then_up_nothing_is_lost_and_nothing_comes_twice(bare: Run, web: Web) -> None:
     """Three sinks, of which one always works: it must not hear twice what the others missed."""
     other, mail = Web(free_port()), Mail(free_port())
     policy = Policy(sinks=(web.uri, other.uri, mail.uri))
-    said = tick(run, [SPIKE], policy)
+    said = tick(bare, [SPIKE], policy)
     assert sorted(word.split(":")[0] for word in said) == ["http", "smtp"]
-    assert tick(run, [SPIKE, NAN], policy, NOW + 300) == ()
+    assert tick(bare, [SPIKE, NAN], policy, NOW + 300) == ()
     try:
         other.listen()
-        tick(run, [NAN], policy, NOW + 600)
+        tick(bare, [NAN], policy, NOW + 600)
         mail.listen()
-        assert tick(run, [NAN], policy, NOW + 600 + LAST_RETRY) == ()
-        assert tick(run, [NAN], policy, NOW + 900 + LAST_RETRY) == ()
+        assert tick(bare, [NAN], policy, NOW + 600 + LAST_RETRY) == ()
+        assert tick(bare, [NAN], policy, NOW + 900 + LAST_RETRY) == ()
     finally:
         other.down()
         mail.down()
@@ -77,16 +49,16 @@ def test_first_down_then_up_nothing_is_lost_and_nothing_comes_twice(run: Run, we
     ]
     assert web.texts() == other.texts() == everything
     assert [mail["Subject"] for mail in mail.mails()] == [f"[m4ops] {text}" for text in everything]
-    assert state.load(run).outbox == () == state.load(run).sinks
+    assert state.load(bare).outbox == () == state.load(bare).sinks
 
 
-def test_a_sink_that_is_down_is_said_once_and_tried_ever_more_rarely(run: Run, web: Web) -> None:
+def test_a_sink_that_is_down_is_said_once_and_tried_ever_more_rarely(bare: Run, web: Web) -> None:
     refusing = Web(0).listen()
     refusing.answer = 500
     policy = Policy(sinks=(refusing.uri, web.uri))
     try:
-        said = [tick(run, [NAN], policy, NOW + 60.0 * minute) for minute in range(120)]
-        tries = state.load(run).sinks[0].tries
+        said = [tick(bare, [NAN], policy, NOW + 60.0 * minute) for minute in range(120)]
+        tries = state.load(bare).sinks[0].tries
     finally:
         refusing.down()
     assert [bool(s) for s in said] == [True] + [False] * 119
@@ -94,11 +66,11 @@ def test_a_sink_that_is_down_is_said_once_and_tried_ever_more_rarely(run: Run, w
     assert 8 < tries < 16
 
 
-def test_the_other_sinks_hear_of_one_that_fails_and_of_its_recovery(run: Run, web: Web) -> None:
+def test_the_other_sinks_hear_of_one_that_fails_and_of_its_recovery(bare: Run, web: Web) -> None:
     other = Web(free_port())
     policy = Policy(sinks=(other.uri, web.uri))
     for number in range(6):
-        tick(run, (NAN, *notify.troubles(state.load(run))), policy, NOW + number * LAST_RETRY)
+        tick(bare, (NAN, *notify.troubles(state.load(bare))), policy, NOW + number * LAST_RETRY)
         if number == 3:
             other.listen()
     other.down()
@@ -108,55 +80,57 @@ def test_the_other_sinks_hear_of_one_that_fails_and_of_its_recovery(run: Run, we
     assert other.texts()[0] == "CRITICAL tr_190: loss is NaN" and len(other.texts()) == 3
 
 
-def test_a_sink_that_hangs_keeps_nothing_from_the_others(run: Run, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_that_hangs_keeps_nothing_from_the_others(bare: Run, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "LIMIT", 0.5)
     hanging = Web(0).listen()
     hanging.stalled = threading.Event()
     try:
-        said = tick(run, [NAN], Policy(sinks=(hanging.uri, web.uri)))
+        said = tick(bare, [NAN], Policy(sinks=(hanging.uri, web.uri)))
     finally:
         hanging.stalled.set()
         hanging.down()
     assert len(said) == 1 and "no answer within 0.5 s" in said[0]
-    assert len(web.bodies) == 1 and len(state.load(run).outbox) == 1
+    assert len(web.bodies) == 1 and len(state.load(bare).outbox) == 1
 
 
 def test_a_bad_sink_does_not_silence_the_others_and_alone_gives_way_to_stdout(
-    run: Run, web: Web, capsys: pytest.CaptureFixture[str]
+    bare: Run, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (said,) = tick(run, [NAN], Policy(sinks=("pigeon://coop/s3cret", web.uri)))
+    (said,) = tick(bare, [NAN], Policy(sinks=("pigeon://coop/s3cret", web.uri)))
     assert "unknown kind of sink" in said and "s3cret" not in said
     assert len(web.bodies) == 1 and capsys.readouterr().out == ""
-    tick(run, [NAN, SPIKE], Policy(sinks=("pigeon://coop/s3cret",)), NOW + 9)
+    tick(bare, [NAN, SPIKE], Policy(sinks=("pigeon://coop/s3cret",)), NOW + 9)
     assert "loss 9.12" in capsys.readouterr().out
 
 
-def test_a_corrected_address_gets_what_the_wrong_one_missed(run: Run, web: Web) -> None:
-    assert len(tick(run, [NAN], Policy(sinks=(f"http://127.0.0.1:{free_port()}/",)))) == 1
-    assert tick(run, [NAN], Policy(sinks=(web.uri,)), NOW + 1) == ()
+def test_a_corrected_address_gets_what_the_wrong_one_missed(bare: Run, web: Web) -> None:
+    assert len(tick(bare, [NAN], Policy(sinks=(f"http://127.0.0.1:{free_port()}/",)))) == 1
+    assert tick(bare, [NAN], Policy(sinks=(web.uri,)), NOW + 1) == ()
     assert web.texts() == ["CRITICAL tr_190: loss is NaN"]
 
 
-def test_without_a_sink_it_is_printed_for_cron_to_mail(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tick(run, [SPIKE], Policy()) == tick(run, [SPIKE], Policy(), NOW + 1) == ()
-    assert capsys.readouterr().out.startswith(f"WARNING tr_190: {SPIKE.summary}\n  main_log.txt line 812\n  ack: ")
-    tick(run, [], Policy(), NOW + 7500)
+def test_without_a_sink_it_is_printed_for_cron_to_mail(bare: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tick(bare, [SPIKE], Policy()) == tick(bare, [SPIKE], Policy(), NOW + 1) == ()
+    assert capsys.readouterr().out.startswith(
+        f"WARNING tr_190: {SPIKE.summary}\n  main_log.txt line 812: per_token_loss: 9.1200\n  consider: m4ops rewind --to 16000\n  ack: "
+    )
+    tick(bare, [], Policy(), NOW + 7500)
     assert capsys.readouterr().out == f"RESOLVED tr_190: {SPIKE.summary}\n  over after 2 h 05 min\n"
 
 
-def test_what_is_given_up_is_told(run: Run) -> None:
+def test_what_is_given_up_is_told(bare: Run) -> None:
     policy = Policy(sinks=(f"http://127.0.0.1:{free_port()}/",))
-    tick(run, [NAN], policy)
-    said = tick(run, [NAN], policy, NOW + LONGEST_PENDING + 1)
+    tick(bare, [NAN], policy)
+    said = tick(bare, [NAN], policy, NOW + LONGEST_PENDING + 1)
     assert any("given up" in words and "loss is NaN" in words for words in said)
 
 
-def test_what_nobody_takes_goes_to_the_second_list_and_so_does_its_end(run: Run, web: Web) -> None:
+def test_what_nobody_takes_goes_to_the_second_list_and_so_does_its_end(bare: Run, web: Web) -> None:
     boss = Web(0).listen()
     policy = Policy(sinks=(web.uri,), escalate_to=(boss.uri,), escalate_after=1800)
     for minute in (0, 10, 20, 30, 40):
-        tick(run, [NAN, SPIKE], policy, NOW + 60.0 * minute)
-    tick(run, [SPIKE], policy, NOW + 3600)
+        tick(bare, [NAN, SPIKE], policy, NOW + 60.0 * minute)
+    tick(bare, [SPIKE], policy, NOW + 3600)
     boss.down()
     assert boss.texts() == ["CRITICAL tr_190: nobody has taken it: loss is NaN", "RESOLVED tr_190: loss is NaN"]
     assert len(web.texts()) == 2
@@ -203,23 +177,19 @@ class Host:
         return self.errors.read_text()
 
 
-def configure(run: Run, *sinks: str, more: str = "") -> None:
-    (run.dir / "m4ops.toml").write_text(f"sinks = {json.dumps(sinks)}\n{more}\n")
-
-
-def test_two_login_nodes_of_two_hundred_ticks_tell_everything_once(run: Run, web: Web) -> None:
+def test_two_login_nodes_of_two_hundred_ticks_tell_everything_once(bare: Run, web: Web) -> None:
     """Both check at the same moments; a web and a mail server, each down for a while."""
     mail = Mail(0).listen()
-    configure(run, web.uri, mail.uri, more="messages_per_hour = 100000")
-    hosts = [Host(name, run) for name in ("login1", "login2")]
+    configure(bare, web.uri, mail.uri, more="messages_per_hour = 100000")
+    hosts = [Host(name, bare) for name in ("login1", "login2")]
     failures = []
     try:
         for number in range(200):
             if number % 20 == 5:
                 failures.append(f"n{number}")
-                lines(run, f"srun: error: Node failure on n{number}\n")
+                lines(bare, f"srun: error: Node failure on n{number}\n")
             else:
-                lines(run, *(PROGRESS.format(10 * number + i) for i in range(6)))
+                lines(bare, *(PROGRESS.format(10 * number + i) for i in range(6)))
             if number in (50, 90):
                 web.down() if number == 50 else web.listen()
             if number in (70, 130):
@@ -242,19 +212,19 @@ def test_two_login_nodes_of_two_hundred_ticks_tell_everything_once(run: Run, web
     assert len(troubles) == 2 and all("127.0.0.1" in line for line in troubles), troubles
 
 
-def test_killed_in_the_middle_of_sending_nothing_is_lost(run: Run, web: Web) -> None:
+def test_killed_in_the_middle_of_sending_nothing_is_lost(bare: Run, web: Web) -> None:
     slow = Web(0).listen()
     slow.stalled = threading.Event()
-    configure(run, web.uri, slow.uri)
-    lines(run, "srun: error: Node failure on n7\n")
+    configure(bare, web.uri, slow.uri)
+    lines(bare, "srun: error: Node failure on n7\n")
     try:
-        host = Host("login1", run)
+        host = Host("login1", bare)
         host.begin()
-        wait_for(lambda: bool(slow.bodies) and bool(done(run)))
+        wait_for(lambda: bool(slow.bodies) and bool(done(bare)))
         host.process.send_signal(signal.SIGKILL)
         host.close()
         slow.stalled.set()
-        again = Host("login1", run)
+        again = Host("login1", bare)
         again.begin()
         again.done()
         again.close()
@@ -263,7 +233,7 @@ def test_killed_in_the_middle_of_sending_nothing_is_lost(run: Run, web: Web) -> 
         slow.down()
     assert len(web.bodies) == 1, "it was noted as delivered before the kill"
     assert {post["id"] for post in slow.posted()} == {web.posted()[0]["id"]} and len(slow.bodies) == 2
-    assert state.load(run).outbox == ()
+    assert state.load(bare).outbox == ()
 
 
 def done(run: Run) -> list[tuple[str, ...]]:
@@ -277,66 +247,48 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The time at which `check` looks; starts now."""
-    hand = SimpleNamespace(now=time.time())
-    for command in ("check", "look", "ack"):
-        module = __import__(f"ops.cli.{command}", fromlist=["time"])
-        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: hand.now))
-    return hand
-
-
-def m4ops(run: Run, monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
-    """What a command says."""
-    monkeypatch.setenv("M4OPS_EMBEDDED", str(run.dir.parent / "slurm"))
-    done = CliRunner().invoke(cli, ["--run", str(run.dir), *words])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.output
-
-
 def test_a_storm_of_five_hundred_failed_nodes_in_a_minute_is_three_messages_at_most(
-    run: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    bare: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configure(run, web.uri)
+    configure(bare, web.uri)
     for number in range(12):
         lines(
-            run, *(f"srun: error: Node failure on n{i:03d}\n" for i in range(number * 42, min(500, number * 42 + 42)))
+            bare, *(f"srun: error: Node failure on n{i:03d}\n" for i in range(number * 42, min(500, number * 42 + 42)))
         )
-        m4ops(run, monkeypatch, "check")
+        m4ops(bare, monkeypatch, "check")
         clock.now += 5
     for _ in range(30):
         clock.now += 60
-        m4ops(run, monkeypatch, "check")
+        m4ops(bare, monkeypatch, "check")
     assert len(web.bodies) <= 3
     nodes = {n["node"] for post in web.posted() for n in post["news"] if n["kind"] == "node-failure"}
-    assert len(nodes) == 60 and "440 more lines of the same failure" in str(state.load(run).episodes)
+    assert len(nodes) == 60 and "440 more lines of the same failure" in str(state.load(bare).episodes)
     assert all(len(post["text"].splitlines()) < 60 for post in web.posted())
 
 
 def test_an_ack_is_shown_everywhere_and_ends(
-    run: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    bare: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configure(run, web.uri, more='repeat_after = "1h"')
-    lines(run, "srun: error: Node failure on n7\n")
-    m4ops(run, monkeypatch, "check")
+    configure(bare, web.uri, more='repeat_after = "1h"')
+    lines(bare, "srun: error: Node failure on n7\n")
+    m4ops(bare, monkeypatch, "check")
     news = {n["kind"]: n for n in web.posted()[0]["news"]}
     name = news["node-failure"]["episode"]
-    assert f"ack: m4ops --run {run.dir} ack {name}" in web.posted()[0]["text"]
-    assert "yours until" in m4ops(run, monkeypatch, "ack", name, "--for", "3h", "--why", "node is being swapped")
-    m4ops(run, monkeypatch, "ack", "job-absent", "--for", "3h")
-    assert "node is being swapped" in m4ops(run, monkeypatch, "status")
-    assert "node is being swapped" in m4ops(run, monkeypatch, "ack")
-    found = {f["kind"]: f for f in json.loads(m4ops(run, monkeypatch, "check", "--json"))["findings"]}
+    assert f"ack: m4ops --run {bare.dir} ack {name}" in web.posted()[0]["text"]
+    assert "yours until" in m4ops(bare, monkeypatch, "ack", name, "--for", "3h", "--why", "node is being swapped")
+    m4ops(bare, monkeypatch, "ack", "job-absent", "--for", "3h")
+    assert "node is being swapped" in m4ops(bare, monkeypatch, "status")
+    assert "node is being swapped" in m4ops(bare, monkeypatch, "ack")
+    found = {f["kind"]: f for f in json.loads(m4ops(bare, monkeypatch, "check", "--json"))["findings"]}
     assert found["node-failure"]["id"] == name and found["node-failure"]["ack"]["why"] == "node is being swapped"
     for _ in range(25):
         clock.now += 600
-        m4ops(run, monkeypatch, "check")
+        m4ops(bare, monkeypatch, "check")
     assert [{n["event"] for n in post["news"]} for post in web.posted()] == [{"opened"}, {"still"}]
-    assert "taken" not in m4ops(run, monkeypatch, "status")
-    m4ops(run, monkeypatch, "ack", name)
-    assert "nobody's again" in m4ops(run, monkeypatch, "ack", name, "--end")
-    assert "taken" not in m4ops(run, monkeypatch, "status")
+    assert "taken" not in m4ops(bare, monkeypatch, "status")
+    m4ops(bare, monkeypatch, "ack", name)
+    assert "nobody's again" in m4ops(bare, monkeypatch, "ack", name, "--end")
+    assert "taken" not in m4ops(bare, monkeypatch, "status")
 
 
 @pytest.mark.parametrize(
@@ -344,62 +296,62 @@ def test_an_ack_is_shown_everywhere_and_ends(
     [(("ack", "nodefailure"), "did you mean node-failure"), (("ack", "loss-nan", "--for", "8d"), "7d at most"),
      (("ack", "loss-nan", "--for", "soon"), "no span of time"), (("ack", "ab12cd", "--end"), "nobody has taken")],
 )  # fmt: skip
-def test_what_cannot_be_acked_is_said(run: Run, words: tuple[str, ...], told: str) -> None:
-    done = CliRunner().invoke(cli, ["--run", str(run.dir), *words])
+def test_what_cannot_be_acked_is_said(bare: Run, words: tuple[str, ...], told: str) -> None:
+    done = CliRunner().invoke(cli, ["--run", str(bare.dir), *words])
     assert told in str(done.exception)
 
 
 def test_a_missed_check_is_told_and_that_checks_come_again_is_not(
-    run: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    bare: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configure(run, web.uri)
+    configure(bare, web.uri)
     for pause in (600, 3 * 3600, 600, 600):
-        m4ops(run, monkeypatch, "check", "--every", "10")
+        m4ops(bare, monkeypatch, "check", "--every", "10")
         clock.now += pause
     assert [[n["kind"] for n in post["news"]] for post in web.posted()] == [["job-absent"], ["check-missed"]]
 
 
 def test_that_a_run_cannot_be_watched_is_told_and_so_is_that_it_can_again(
-    run: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bare: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A full disk takes no bookkeeping: nothing may be told twice, and the silence itself is told."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
-    configure(run, web.uri)
-    m4ops(run, monkeypatch, "check")
+    configure(bare, web.uri)
+    m4ops(bare, monkeypatch, "check")
     replace = state._replace
 
     def full(file: Path, content: bytes) -> None:
-        if run.dir in file.parents:
+        if bare.dir in file.parents:
             raise OSError(28, "No space left on device")
         replace(file, content)
 
     monkeypatch.setattr(state, "_replace", full)
     for _ in range(4):
-        assert "No space left on device" in m4ops(run, monkeypatch, "check")
+        assert "No space left on device" in m4ops(bare, monkeypatch, "check")
         clock.now += 600
     monkeypatch.setattr(state, "_replace", replace)
     for _ in range(2):
-        m4ops(run, monkeypatch, "check")
+        m4ops(bare, monkeypatch, "check")
     blind = "tr_190: this run cannot be watched: cannot keep the bookkeeping: No space left on device"
     assert web.texts()[1:] == [f"UNKNOWN {blind}", f"RESOLVED {blind}"]
 
 
 def test_the_metrics_are_written_at_every_check_and_are_no_message(
-    run: Run, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    bare: Run, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = run.dir.parent / "m4ops.prom"
-    configure(run, f"prometheus:{file}")
-    assert "no job of tr_190" in m4ops(run, monkeypatch, "check"), "without another sink cron mails it"
+    file = bare.dir.parent / "m4ops.prom"
+    configure(bare, f"prometheus:{file}")
+    assert "no job of tr_190" in m4ops(bare, monkeypatch, "check"), "without another sink cron mails it"
     assert 'm4ops_severity{run="tr_190"} 2.0' in file.read_text()
     file.unlink()
     clock.now += 60
-    assert m4ops(run, monkeypatch, "check") == ""
+    assert m4ops(bare, monkeypatch, "check") == ""
     assert f'm4ops_check_timestamp_seconds{{run="tr_190"}} {clock.now!r}' in file.read_text()
 
 
-def test_a_message_keeps_its_id_over_the_bookkeeping(run: Run) -> None:
-    tick(run, [NAN], Policy(sinks=(f"http://127.0.0.1:{free_port()}/",)))
-    (pending,) = state.load(run).outbox
-    state.save(run, Memory(outbox=(pending,)))
-    assert state.load(run).outbox[0].message.id == pending.message.id
+def test_a_message_keeps_its_id_over_the_bookkeeping(bare: Run) -> None:
+    tick(bare, [NAN], Policy(sinks=(f"http://127.0.0.1:{free_port()}/",)))
+    (pending,) = state.load(bare).outbox
+    state.save(bare, Memory(outbox=(pending,)))
+    assert state.load(bare).outbox[0].message.id == pending.message.id
     assert isinstance(pending.message, Message)

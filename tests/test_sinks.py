@@ -12,6 +12,7 @@ from email import message_from_bytes, policy
 from pathlib import Path
 
 import pytest
+from alerting import NAN, NOW, SPIKE, message
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from receivers import Mail, Web, free_port
@@ -20,26 +21,9 @@ from ops.alerts import prometheus, sinks
 from ops.alerts.address import Answered, NotSent, mask
 from ops.alerts.sinks import parse, send, vet
 from ops.alerts.text import text
-from ops.alerts.words import Ack, Episode, Message, News, ident
+from ops.alerts.words import Ack, Episode, ident
 from ops.errors import BadInput, OpsError
 from ops.model import Checkpoint, Finding, Job, LogView, Run, Sample, Severity, Snapshot, Unknown
-
-NOW = 1716883872.0
-SPIKE = Finding(
-    "loss-spike",
-    Severity.WARNING,
-    "loss 9.12 at step 16250, 4.1 above the median",
-    evidence=("main_log.txt line 812: per_token_loss: 9.1200",),
-    step=16250,
-    line=812,
-    runbook="loss-spikes",
-    actions=("m4ops rewind --to 16000",),
-)
-NAN = Finding("nan", Severity.CRITICAL, "loss is NaN")
-
-
-def message(finding: Finding = SPIKE, event: str = "opened") -> Message:
-    return Message((News(event, finding, NOW, NOW - 7500),), NOW, "tr_190", "/gpfs/runs/tr_190", "login2", "3fj2k1ab")
 
 
 @pytest.fixture
@@ -78,7 +62,7 @@ def test_only_a_success_is_a_delivery(web: Web, answer: int) -> None:
 
 
 def test_a_sink_that_says_nothing_is_given_up_within_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "TIMEOUT", 0.2)
+    monkeypatch.setattr("ops.alerts.web.TIMEOUT", 0.2)
     with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:  # never accepts
         for uri in (
             f"http://127.0.0.1:{server.server_address[1]}/",

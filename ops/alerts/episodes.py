@@ -52,7 +52,9 @@ def advance(
         (_seen(known.get(key), finding, now, acks, repeat) for key, finding in worst.items()),
     )
     kept, told = zip(*steps, strict=True) if known or worst else ((), ())
-    return tuple(e for e in kept if e), tuple(m for m in told if m)
+    going = {e.incident for e in kept if e and e.told}
+    news = (replace(m, last=m.event == RESOLVED and m.incident not in going) for m in told if m)
+    return tuple(e for e in kept if e), tuple(news)
 
 
 def escalate(
@@ -68,8 +70,13 @@ def escalate(
         and now - episode.told_at >= after
         and not acked(episode.finding, episode.since, acks, now)
     ]
-    news = tuple(News(ESCALATED, episode.finding, now, episode.since, True) for episode in late)
-    return tuple(replace(e, escalated=True) if e in late else e for e in episodes), news
+    news = tuple(_news(ESCALATED, replace(episode, escalated=True), now) for episode in late)
+    called = {episode.incident for episode in late}  # whoever is called for a part of it hears of its end
+    return tuple(replace(e, escalated=True) if e.incident in called else e for e in episodes), news
+
+
+def _news(event: str, episode: Episode, now: float, finding: Finding | None = None) -> News:
+    return News(event, finding or episode.finding, now, episode.since, episode.escalated, episode.incident)
 
 
 def _worst(findings: Iterable[Finding]) -> dict[str, Finding]:
@@ -86,7 +93,7 @@ def _seen(
     old: Episode | None, finding: Finding, now: float, acks: Sequence[Ack], repeat: float
 ) -> tuple[Episode, News | None]:
     if old is None:
-        episode = Episode(finding, since=now, seen=now)
+        episode = Episode(finding, since=now, seen=now, kind=finding.kind)
     else:
         latest = finding if rank(finding.severity) >= rank(old.finding.severity) else old.finding
         episode = replace(old, finding=latest, seen=now, ticks=old.ticks + 1)
@@ -100,11 +107,11 @@ def _seen(
     if graver > 0 or (graver == 0 and other):
         event = WORSE if episode.told else OPENED
         told = replace(episode, told=finding.severity, told_at=now, again=now, repeats=0)
-        return told, News(event, finding, now, episode.since, episode.escalated)
+        return told, _news(event, told, now, finding)
     pause = min(repeat * 2**episode.repeats, max(repeat, LONGEST_REPEAT))
     if repeat and episode.told and not ack and pressing(finding) and now - episode.again >= pause:
         told = replace(episode, again=now, repeats=episode.repeats + 1)
-        return told, News(STILL, finding, now, episode.since, episode.escalated)
+        return told, _news(STILL, told, now, finding)
     return episode, None
 
 
@@ -114,4 +121,4 @@ def _gone(episode: Episode, blind: bool, now: float) -> tuple[Episode | None, Ne
     if blind and now - episode.seen < BLIND_LIMIT:
         return episode, None
     event = UNSEEN if blind else RESOLVED
-    return None, News(event, episode.finding, now, episode.since, episode.escalated)
+    return None, _news(event, episode, now)

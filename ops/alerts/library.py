@@ -1,14 +1,18 @@
-"""Sinks of the library apprise, the extra `alerts`: Slack, Teams, PagerDuty, Telegram, mail with a login, …"""
+"""Sinks of the library apprise, the extra `alerts`: Teams, Opsgenie, Telegram, mail with a login, …"""
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from ops.alerts import web
 from ops.alerts.address import Answered, mask
+from ops.alerts.incidents import incidents
 from ops.alerts.text import subject, text
 from ops.alerts.words import Message
 from ops.errors import BadInput
@@ -20,6 +24,20 @@ _TYPES = {
     Severity.UNKNOWN: "warning",
     Severity.OK: "success",
 }
+
+
+KEYED = {
+    "firehydrant": "dedup",
+    "goalert": "dedup",
+    "goalerts": "dedup",
+    "ilert": "dedup",
+    "incidentio": "dedup",
+    "pagertree": "thirdparty",
+    "splunk": "entity_id",
+    "squadcast": "dedup",
+    "victorops": "entity_id",
+}
+"""Services of incidents that are opened and closed by a key of ours, and how the library calls it."""
 
 
 def load(uri: str) -> Any:
@@ -36,12 +54,41 @@ def load(uri: str) -> Any:
 
 def send(uri: str, message: Message) -> None:
     """Deliver one message. Raises Answered with what the library said."""
+    argument = KEYED.get(urlsplit(uri).scheme)
+    if argument is None:
+        return _notify(uri, message)
+    for key, part in incidents(message):
+        _notify(_with(uri, {"action": "map", argument: key}), part)
+
+
+def _notify(uri: str, message: Message) -> None:
+    from apprise import NotifyFormat, OverflowMode
+
     target = load(uri)
+    if "overflow" not in dict(parse_qsl(urlsplit(uri).query)):
+        target.overflow_mode = (
+            OverflowMode.TRUNCATE
+        )  # the library's default sends what is too long, for the service to refuse
     title, _, body = text(message).partition("\n")
     with _overheard() as said:
-        sent = target.notify(body=body or title, title=subject(message), notify_type=_TYPES[message.severity])
+        sent = target.notify(
+            body=body or title,
+            title=subject(message),
+            notify_type=_TYPES[message.severity],
+            body_format=NotifyFormat.TEXT,  # else a service takes it for marked up, and a log line for a call of @all
+        )
     if not sent:
-        raise Answered("; ".join(said) or "apprise could not deliver it")
+        words = "; ".join(said) or "apprise could not deliver it"
+        code = re.search(r"error=(\d{3})", words)
+        more = web.advice(int(code[1])) if code else ""
+        raise Answered(f"{words} {more}".strip())
+
+
+def _with(uri: str, arguments: dict[str, str]) -> str:
+    """The address with these arguments, but where it says otherwise."""
+    parts = urlsplit(uri)
+    said = dict(parse_qsl(parts.query, keep_blank_values=True))
+    return parts._replace(query=urlencode(arguments | said)).geturl()
 
 
 @contextmanager

@@ -4,9 +4,10 @@ stdout:                          standard output (cron mails it)
 https://host/path                POST of a JSON object; its `text` field is what Slack and its likes show
 mailto:someone@host              the local sendmail, or an SMTP server on this host
 smtp://server:port/someone@host  that SMTP server
+pagerduty://integration-key      incidents of PagerDuty: opened, taken by `m4ops ack`, closed
 wandb:[entity/project]           an alert of the wandb run that is trained
 prometheus:/path                 no messages, but the state of the run at every tick (`ops.alerts.prometheus`)
-any other scheme://…             the library apprise: Slack, Teams, PagerDuty, Telegram, mail with a login, …
+any other scheme://…             the library apprise: Slack, Teams, Opsgenie, Telegram, mail with a login, …
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import base64
 import email.policy
 import http.client
-import json
 import os
 import re
 import shutil
@@ -22,26 +22,30 @@ import smtplib
 import sys
 import tempfile
 import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from email.message import EmailMessage
 from email.utils import formatdate
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from ops import shell
+from ops.alerts import pagerduty, web
 from ops.alerts.address import STATE, Answered, NotSent, mailbox, mask, scrub
-from ops.alerts.text import payload, subject, text
+from ops.alerts.text import payload, short, subject, text
 from ops.alerts.words import Message, ident
 from ops.errors import BadInput, OpsError
 
-TIMEOUT = 10.0
-"""Seconds a sink may stay silent."""
 LOCAL_SMTP = ("localhost", 25)
+SLACK = ("hooks.slack.com", "hooks.slack-gov.com")
+SLACK_TEXT = 4000
+"""Characters that Slack advises a message to keep to (chat.postMessage)."""
+_NATIVE = re.compile(r"(^|\.)(logic\.azure\.com|api\.powerplatform\.com|discord\.com)$")
+"""Hosts of Teams and Discord: they take a webhook's JSON only in a form of their own."""
 KNOWN = (
-    "stdout:  https://HOST/PATH  mailto:SOMEONE@HOST  smtp://SERVER[:PORT]/SOMEONE@HOST  wandb:[ENTITY/PROJECT]  "
-    "prometheus:/PATH  and what apprise knows"
+    "stdout:  https://HOST/PATH  mailto:SOMEONE@HOST  smtp://SERVER[:PORT]/SOMEONE@HOST  pagerduty://KEY  "
+    "wandb:[ENTITY/PROJECT]  prometheus:/PATH  and what apprise knows"
 )
-INSTALL = "pip install 'm4ops[alerts]' for Slack, Teams, PagerDuty, Telegram and a hundred more; without it: "
+INSTALL = "pip install 'm4ops[alerts]' for Slack, Teams, Telegram and a hundred more; without it: "
 
 
 def parse(uri: str) -> SplitResult:
@@ -51,12 +55,14 @@ def parse(uri: str) -> SplitResult:
         _ = parts.port if parts.scheme in _SENDERS else None
     except ValueError:
         raise _bad("a sink that is no URI", uri) from None
-    if parts.scheme not in (*_SENDERS, STATE) or (parts.scheme == "mailto" and parts.netloc):
+    if not _ours(parts):
         return _of_library(parts, uri)
     if parts.scheme in ("http", "https", "smtp") and not parts.hostname:
         raise _bad("a sink without a host", uri)
     if parts.scheme in ("mailto", "smtp") and not re.fullmatch(r"[^\s,;<>\"-][^\s,;<>\"]*", mailbox(parts)):
         raise _bad("a sink without one mail address (one address a sink)", uri)
+    if parts.scheme == "pagerduty" and (fault := pagerduty.fault(parts)):
+        raise _bad(fault, uri)
     if parts.scheme == "smtp" and parts.username is not None:
         raise _bad("an smtp: sink cannot log in; mailtos:// of apprise can", uri)
     if parts.scheme == STATE and not (parts.path.startswith("/") and not parts.netloc):
@@ -66,9 +72,17 @@ def parse(uri: str) -> SplitResult:
     return parts
 
 
+def _ours(parts: SplitResult) -> bool:
+    """Whether m4ops itself speaks to it; all else is for apprise, which also knows the addresses of `_NATIVE`."""
+    if parts.scheme == "mailto":
+        return not parts.netloc
+    native = parts.scheme == "https" and _NATIVE.search(parts.hostname or "")
+    return parts.scheme in (*_SENDERS, STATE) and not native
+
+
 def vet(uri: str) -> None:
     """Raises BadInput for a sink that nobody knows: a typing mistake is told by day, not when there is an alert."""
-    if parse(uri).scheme not in (*_SENDERS, STATE):
+    if not _ours(parse(uri)):
         from ops.alerts import library
 
         library.load(uri)
@@ -76,16 +90,31 @@ def vet(uri: str) -> None:
 
 def send(uri: str, message: Message) -> None:
     """Deliver one message. Raises Answered when it was refused, NotSent when the sink cannot be reached."""
-    parts = parse(uri)
-    try:
-        if parts.scheme in _SENDERS and not (parts.scheme == "mailto" and parts.netloc):
+    with _failures(uri):
+        parts = parse(uri)
+        if _ours(parts):
             _SENDERS[parts.scheme](parts, message)
         else:
             from ops.alerts import library
 
             library.send(uri, message)
-    except Answered as error:
-        raise Answered(scrub(str(error), uri)) from None
+
+
+def acknowledge(uri: str, folder: str, incident: str) -> bool:
+    """Somebody has taken an incident of the run in this folder; whether the sink knows what that is. Raises as `send`."""
+    with _failures(uri):
+        parts = parse(uri)
+        if parts.scheme == "pagerduty":
+            pagerduty.acknowledge(parts, folder, incident)
+    return parts.scheme == "pagerduty"
+
+
+@contextmanager
+def _failures(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except (Answered, NotSent) as error:
+        raise type(error)(scrub(str(error), uri)) from None
     except OpsError as error:
         raise NotSent(error.what) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -98,13 +127,6 @@ def _print(_: SplitResult, message: Message) -> None:
     sys.stdout.flush()
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST arrives as a GET without its message, and looks delivered."""
-
-    def redirect_request(self, *_: object, **__: object) -> None:
-        return None
-
-
 _IN_URL = "/%:@!$&'()*+,;=~-._"
 
 
@@ -112,16 +134,15 @@ def _post(parts: SplitResult, message: Message) -> None:
     userinfo, _, host = parts.netloc.rpartition("@")
     path, query = quote(parts.path or "/", safe=_IN_URL), quote(parts.query, safe=_IN_URL + "?")
     url = parts._replace(netloc=host, path=path, query=query, fragment="").geturl()
-    headers = {"Content-Type": "application/json", "User-Agent": "m4ops"}
-    if userinfo:
-        headers["Authorization"] = "Basic " + base64.b64encode(unquote(userinfo).encode()).decode()
-    body = json.dumps(payload(message)).encode()
-    request = urllib.request.Request(url, body, headers, method="POST")
-    try:
-        urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT).close()
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise Answered(f"it answered {error.code} {error.reason}") from None
+    login = "Basic " + base64.b64encode(unquote(userinfo).encode()).decode()
+    content = {"text": _for_slack(message)} if parts.hostname in SLACK else payload(message)
+    web.post(url, content, {"Authorization": login} if userinfo else {})
+
+
+def _for_slack(message: Message) -> str:
+    """The text with Slack's three control characters as entities: a log line calls no `<!channel>`."""
+    words = short(text(message), SLACK_TEXT)
+    return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _mailto(parts: SplitResult, message: Message) -> None:
@@ -132,7 +153,7 @@ def _mailto(parts: SplitResult, message: Message) -> None:
     with tempfile.NamedTemporaryFile(prefix="m4ops-mail-") as file:
         file.write(bytes(_letter(mailbox(parts), message)))
         file.flush()
-        answer = shell.run((*_WITH_STDIN, file.name, sendmail, "-i", "-t"), TIMEOUT)
+        answer = shell.run((*_WITH_STDIN, file.name, sendmail, "-i", "-t"), web.TIMEOUT)
     if answer.returncode:
         raise OSError(f"{sendmail} ended with {answer.returncode}: {answer.stderr.strip()[-300:]}")
 
@@ -150,7 +171,7 @@ def _smtp(parts: SplitResult, message: Message) -> None:
 
 
 def _smtp_to(server: tuple[str, int], address: str, message: Message) -> None:
-    with smtplib.SMTP(*server, local_hostname=message.host or "localhost", timeout=TIMEOUT) as smtp:
+    with smtplib.SMTP(*server, local_hostname=message.host or "localhost", timeout=web.TIMEOUT) as smtp:
         try:
             smtp.send_message(_letter(address, message))
         except (smtplib.SMTPResponseException, smtplib.SMTPRecipientsRefused) as error:
@@ -184,6 +205,7 @@ _SENDERS: dict[str, Callable[[SplitResult, Message], None]] = {
     "mailto": _mailto,
     "smtp": _smtp,
     "wandb": _wandb,
+    "pagerduty": pagerduty.send,
 }
 
 
@@ -205,5 +227,5 @@ def _bad(what: str, uri: str) -> BadInput:
 def _reason(error: Exception) -> str:
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, TimeoutError) or isinstance(error.__context__, TimeoutError):
-        return f"no answer within {TIMEOUT:g} s"
+        return f"no answer within {web.TIMEOUT:g} s"
     return str(cause) or type(cause).__name__

@@ -53,6 +53,11 @@ def payload(message: Message) -> dict[str, object]:
     }
 
 
+def short(words: str, most: int) -> str:
+    """At most so many characters; what is cut off is at the end, where the least important stands."""
+    return words if len(words) <= most else f"{words[: most - 2].rstrip()} …"
+
+
 def plain(words: str) -> str:
     """Without what a log line may carry: control characters, and bytes that are no text."""
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in words)

@@ -38,10 +38,17 @@ class Episode(Struct, frozen=True):
     """When it was told last."""
     repeats: int = 0
     escalated: bool = False
+    kind: str = ""
+    """The finding's kind at its first sight: the finding's own may change."""
 
     @property
     def key(self) -> str:
         return self.finding.key
+
+    @property
+    def incident(self) -> str:
+        """What began as the same kind at the same tick is one incident: a storm calls nobody sixty times."""
+        return f"{self.kind or self.finding.kind}.{self.since:.0f}"
 
 
 class Ack(Struct, frozen=True):
@@ -69,6 +76,10 @@ class News(Struct, frozen=True):
     since: float
     escalated: bool = False
     """Whether those of the second list know of it."""
+    incident: str = ""
+    """See `Episode.incident`."""
+    last: bool = False
+    """It is over, and nothing else of its incident is open."""
 
 
 class Message(Struct, frozen=True):

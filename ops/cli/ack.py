@@ -17,6 +17,7 @@ from ops.model import OPS_DIR, Run
 
 if TYPE_CHECKING:
     from ops.alerts.words import Ack, Episode
+    from ops.config import Config
 
 LONGEST = 7 * 86400.0
 
@@ -35,9 +36,9 @@ def ack(ctx: click.Context, what: str | None, span: str, why: str, end: bool) ->
     """
     from ops import state
     from ops.alerts import acks
-    from ops.alerts.words import Ack
+    from ops.alerts.words import Ack, ident
 
-    run, _ = session.find(ctx)
+    run, config = session.find(ctx)
     now, memory = time.time(), state.load(run)
     if what is None:
         return session.out(_listed(run, memory.episodes, acks.read(run, now), now))
@@ -52,10 +53,27 @@ def ack(ctx: click.Context, what: str | None, span: str, why: str, end: bool) ->
     acks.add(run, Ack(what, _me(), now, now + seconds, why.strip()))
     from ops.views import words
 
+    _elsewhere(run, config, [e for e in memory.episodes if what in (ident(e.finding), e.finding.kind)])
     session.say(f"{told}: yours until {words.clock(now + seconds)}; {session.me(ctx)} ack {what} --end takes it back")
     shared = run.dir / OPS_DIR / "state"
     if state.folder(run) != shared and shared.exists():
         session.say(f"you cannot write in {shared}: this holds for checks of your own, not for those of others")
+
+
+def _elsewhere(run: Run, config: Config, episodes: Sequence[Episode]) -> None:
+    """Acknowledge at the services of incidents that know of it too; what cannot be is said, and changes nothing here."""
+    from ops.alerts import sinks
+    from ops.alerts.address import Answered, NotSent, mask
+
+    incidents = dict.fromkeys(e.incident for e in episodes if e.told)
+    for uri in dict.fromkeys((*config.sinks, *config.escalate_to)):
+        try:
+            taken = [sinks.acknowledge(uri, str(run.dir), incident) for incident in incidents]
+        except (Answered, NotSent, BadInput) as error:
+            session.say(f"{mask(uri)} does not know that it is yours, acknowledge it there too: {error}")
+        else:
+            if any(taken):
+                session.say("acknowledged at PagerDuty")
 
 
 def _meant(what: str, episodes: Sequence[Episode], me: str) -> str:

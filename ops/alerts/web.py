@@ -1,0 +1,67 @@
+"""One request over HTTP, and what an answer other than a success means."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+
+from ops.alerts.address import Answered, NotSent
+
+TIMEOUT = 10.0
+"""Seconds a sink may stay silent."""
+_SAID = 200
+"""Characters of an answer that are shown."""
+_GONE = "is the address revoked, or mistyped? Put a new one into m4ops.toml"
+_ADVICE = {
+    400: "it does not understand the message: is this the address of another kind of sink?",
+    401: _GONE,
+    403: _GONE,
+    404: _GONE,
+    410: _GONE,
+    413: "the message is too long for it",
+    429: "too many messages at once: it is tried again later",
+}
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirected POST arrives as a GET without its message, and looks delivered."""
+
+    def redirect_request(self, *_: object, **__: object) -> None:
+        return None
+
+
+def post(url: str, content: Mapping[str, object], headers: Mapping[str, str] | None = None) -> None:
+    """POST a JSON object. Raises Answered when it is refused, NotSent when there were too many, else OSError."""
+    sent = {"Content-Type": "application/json", "User-Agent": "m4ops", **(headers or {})}
+    ask(urllib.request.Request(url, json.dumps(content).encode(), sent, method="POST"))
+
+
+def ask(request: urllib.request.Request) -> None:
+    """Make a request. Raises as `post`."""
+    try:
+        urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT).close()
+    except urllib.error.HTTPError as error:
+        with error:
+            words = f"it answered {error.code} {error.reason}{_said(error)}"
+        kind = NotSent if error.code == 429 else Answered
+        raise kind(f"{words}: {advice(error.code)}" if advice(error.code) else words) from None
+
+
+def advice(code: int) -> str:
+    """What a person does about this answer; empty where it is for the service to mend."""
+    return _ADVICE.get(code, "")
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """What stands in the answer, in one line; a page for browsers tells nothing."""
+    if "html" in error.headers.get("Content-Type", ""):
+        return ""
+    try:
+        words = " ".join(error.read(4 * _SAID).decode("utf-8", "replace").split())
+    except (OSError, http.client.HTTPException):
+        return ""
+    shown = "".join(c for c in words if c.isprintable())[:_SAID]
+    return f" ({shown})" if shown else ""

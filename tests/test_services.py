@@ -1,0 +1,205 @@
+"""Slack, Teams, PagerDuty and their likes, spoken to at their true addresses: what they show, open, close and refuse."""
+
+import json
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from alerting import NAN, NOW, SPIKE, configure, failed, lines, m4ops, message, news, tick
+from services import Internet
+
+from ops import state
+from ops.alerts.address import Answered, NotSent
+from ops.alerts.episodes import advance
+from ops.alerts.library import KEYED
+from ops.alerts.sinks import send, vet
+from ops.alerts.words import LAST_RETRY, Message, ident
+from ops.model import Finding, Run, Severity
+from ops.policy import Policy
+
+LOUD = Finding("nan", Severity.CRITICAL, "loss is NaN & <!channel>", ("<@U123> said: 3 < 4", "x" * 9000))
+"""What a log line may hold: a call of everybody in the channel, and far too much of it."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
+    with pytest.MonkeyPatch.context() as patch, Internet(tmp_path_factory.mktemp("internet")) as internet:
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            patch.delenv(name)
+        for name, value in internet.environment.items():
+            patch.setenv(name, value)
+        yield internet
+
+
+@pytest.fixture
+def internet(world: Internet) -> Iterator[Internet]:
+    """As at its first day."""
+    world.calls.clear()
+    world.slack.__init__(), world.teams.__init__(), world.pagerduty.__init__(), world.pings.__init__()  # type: ignore[misc, func-returns-value]
+    yield world
+    world.trouble.clear()
+
+
+@pytest.fixture
+def addresses(internet: Internet) -> dict[str, str]:
+    """How each service is written in m4ops.toml: as it is shown there for copying, and as apprise has it."""
+    path = internet.slack.path
+    return {
+        "slack": f"https://hooks.slack.com{path}",
+        "slack by apprise": f"slack://{path.removeprefix('/services/')}",
+        "teams": internet.teams.address,
+        "pagerduty": f"pagerduty://{internet.pagerduty.key}",
+    }
+
+
+def test_slack_and_teams_show_a_message_of_any_length_and_call_nobody(
+    internet: Internet, addresses: dict[str, str]
+) -> None:
+    for name in ("slack", "slack by apprise", "teams"):
+        vet(addresses[name])
+        send(addresses[name], message(LOUD))
+        send(addresses[name], message(SPIKE))
+    loud, spike, *_ = internet.slack.shown
+    assert loud.startswith("CRITICAL tr_190: loss is NaN & <!channel>\n  <@U123> said: 3 < 4\n") and loud.endswith(" …")
+    assert f"ack {ident(SPIKE)}" in spike and "m4ops rewind --to 16000" in spike
+    assert len(internet.slack.shown) == 4 and internet.slack.called == []
+    assert len(internet.teams.cards) == 2 and f"ack {ident(SPIKE)}" in internet.teams.cards[1]
+
+
+def test_a_pager_gets_an_incident_that_can_be_closed(internet: Internet, addresses: dict[str, str]) -> None:
+    send(addresses["pagerduty"], message(LOUD))
+    (event,) = internet.pagerduty.events
+    payload = event["payload"]
+    assert payload["summary"] == "CRITICAL tr_190: loss is NaN & <!channel>"
+    assert (payload["severity"], payload["class"], payload["component"]) == ("critical", "nan", "tr_190")
+    assert payload["source"] == "login2" and payload["timestamp"] == "2024-05-28T08:11:12.000+00:00"
+    assert f"ack {ident(LOUD)}" not in payload["summary"] and "3 < 4" in payload["custom_details"]["text"]
+    send(addresses["pagerduty"], message(Finding("nan", Severity.CRITICAL, "y" * 5000)))
+    assert len(internet.pagerduty.events) == 2, "a summary too long for it was refused"
+
+
+def told(*rounds: list[Finding]) -> Iterator[Message]:
+    """The messages of ticks, five minutes apart, that find this."""
+    episodes: tuple = ()  # type: ignore[type-arg]
+    for number, findings in enumerate(rounds):
+        episodes, fresh = advance(episodes, findings, NOW + 300 * number)
+        if fresh:
+            yield Message(fresh, NOW + 300 * number, "tr_190", "/gpfs/runs/tr_190", "login2")
+
+
+def test_a_storm_is_one_incident_and_is_over_when_the_last_of_it_is(
+    internet: Internet, addresses: dict[str, str]
+) -> None:
+    """A node that fails later is another incident; what changes its kind stays the same one."""
+    storm, later = failed(61)[:60], failed(61)[60:]
+    crash = Finding("traceback", Severity.CRITICAL, "an exception", episode="incident:7")
+    lost = Finding("node-failure", Severity.CRITICAL, "n99 failed", node="n99", episode="incident:7")
+    rounds = ([*storm, crash], [*storm, *later, lost], [storm[7], lost], [lost], [], [storm[0]])
+    seen = []
+    for one in told(*rounds):
+        send(addresses["pagerduty"], one)
+        seen.append(sorted(states[-1] for states in internet.pagerduty.incidents.values()))
+    assert seen == [
+        ["triggered"] * 2, ["triggered"] * 3, ["resolved", *["triggered"] * 2],
+        ["resolved"] * 2 + ["triggered"], ["resolved"] * 3, ["resolved"] * 3 + ["triggered"],
+    ]  # fmt: skip
+    assert len(internet.pagerduty.events) == 8
+
+
+def test_what_is_gone_without_proof_stays_open_at_the_pager(internet: Internet, addresses: dict[str, str]) -> None:
+    blind = Finding("queue-unknown", Severity.UNKNOWN, "squeue does not answer")
+    for one in told([NAN], *[[blind]] * 13):
+        send(addresses["pagerduty"], one)
+    assert [states for key, states in internet.pagerduty.incidents.items() if ".nan." in key] == [["triggered"]]
+    send(addresses["pagerduty"], Message((news(Finding("request", Severity.OK, "alice asked to stop: done")),), NOW))
+    assert len(internet.pagerduty.incidents) == 2, "what is no trouble calls nobody"
+
+
+ACCOUNTS = {
+    "firehydrant": "firehydrant://s3cretKey0123456789",
+    "goalert": "goalerts://alerts.example.org/12345678-5555-4444-9999-0123456789ab",
+    "ilert": "ilert://s3cretKey0123456789",
+    "incidentio": "incidentio://s3cretKey0123456789/01ABCDEFGH",
+    "pagertree": "pagertree://int_s3cret01234",
+    "splunk": "splunk://route_key@12345678-1234-1234-1234-123456789abc",
+    "squadcast": "squadcast://s3cretKey0123456789s3cretKey0123456789",
+}
+
+
+@pytest.mark.parametrize("service", sorted(ACCOUNTS))
+def test_other_services_of_incidents_get_one_key_from_begin_to_end(internet: Internet, service: str) -> None:
+    vet(ACCOUNTS[service])
+    for one in told([NAN], []):
+        send(ACCOUNTS[service], one)
+    opened, closed = (f"{call.path} {call.body.decode()}" for call in internet.calls)
+    key = f".nan.{NOW:.0f}"
+    assert key in opened and key in closed
+    words = ("resolve", "close", "RECOVERY", "CLOSED")
+    assert any(word.lower() in closed.lower() for word in words), closed
+    assert not any(f'"{word}' in opened for word in words), opened
+
+
+def test_every_service_with_a_key_is_tried() -> None:
+    assert {"goalert" if name == "goalerts" else name for name in KEYED} - {"victorops"} == set(ACCOUNTS)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "advice"),
+    [(429, {"Retry-After": "30"}, "too many messages at once: it is tried again later"),
+     (503, {}, ""), (404, {}, "Put a new one into m4ops.toml"), (403, {}, "Put a new one into m4ops.toml")],
+)  # fmt: skip
+def test_what_a_service_does_not_take_is_said_and_comes_later(
+    bare: Run, internet: Internet, addresses: dict[str, str], status: int, headers: dict[str, str], advice: str
+) -> None:
+    secrets = {
+        "hooks.slack.com": internet.slack.path,
+        "prod-12.westus.logic.azure.com": internet.teams.signature,
+        "events.pagerduty.com": internet.pagerduty.key,
+    }
+    internet.trouble |= {host: (status, headers, f"no: {secret}") for host, secret in secrets.items()}
+    policy = Policy(sinks=tuple(addresses.values()), per_hour=1000)
+    said = tick(bare, [NAN], policy)
+    assert len(said) == len(addresses) and all(str(status) in line and advice in line for line in said), said
+    assert "s3cret" not in "".join(said).lower(), said
+    tick(bare, [NAN, SPIKE], policy, NOW + 60)
+    internet.trouble.clear()
+    assert tick(bare, [NAN, SPIKE], policy, NOW + 60 + LAST_RETRY) == ()
+    assert len(internet.slack.shown) == 4 and len(internet.teams.cards) == 2 and len(internet.pagerduty.events) == 2
+    assert state.load(bare).outbox == () == state.load(bare).sinks
+
+
+def test_a_wrong_key_is_told_in_the_words_of_the_service(internet: Internet, addresses: dict[str, str]) -> None:
+    with pytest.raises(Answered, match=r"400 .*'routing_key' is invalid"):
+        send("pagerduty://" + "0" * 32, message())
+    with pytest.raises(Answered, match=r"404 .*no_service.*Put a new one"):
+        send(addresses["slack"][:-1], message())
+    with pytest.raises(Answered, match=r"401.*Put a new one"):
+        send(addresses["teams"][:-1], message())
+    internet.trouble["hooks.slack.com"] = (429, {"Retry-After": "30"}, "rate_limited")
+    with pytest.raises(NotSent, match="rate_limited"):
+        send(addresses["slack"], message())
+
+
+def test_a_pager_is_told_of_the_ack_and_of_the_end(
+    bare: Run, internet: Internet, addresses: dict[str, str], clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands as they are typed, for a run whose node fails and comes back."""
+    configure(bare, "stdout:", more=f'escalate_to = ["{addresses["pagerduty"]}"]\nescalate_after = "10m"')
+    lines(bare, "srun: error: Node failure on n7\n")
+    m4ops(bare, monkeypatch, "check")
+    clock.now += 700
+    m4ops(bare, monkeypatch, "check")
+    found = {f["kind"]: f["id"] for f in json.loads(m4ops(bare, monkeypatch, "check", "--json"))["findings"]}
+
+    def at_the_pager(kind: str) -> list[str]:
+        return next(states for key, states in internet.pagerduty.incidents.items() if f".{kind}." in key)
+
+    assert at_the_pager("node-failure") == at_the_pager("job-absent") == ["triggered"]
+    assert "PagerDuty" in m4ops(bare, monkeypatch, "ack", found["node-failure"])
+    assert at_the_pager("node-failure") == ["triggered", "acknowledged"]
+    internet.trouble["events.pagerduty.com"] = (503, {}, "")
+    assert "503" in m4ops(bare, monkeypatch, "ack", "job-absent")
+    internet.trouble.clear()
+    assert at_the_pager("job-absent") == ["triggered"] and "yours" in m4ops(bare, monkeypatch, "ack", "job-absent")
+    assert at_the_pager("job-absent") == ["triggered", "acknowledged"]
