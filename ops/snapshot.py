@@ -24,7 +24,8 @@ NO_LOG = Unknown("no log found: neither logs/main_log.txt nor logs/*.out")
 def read(run: Run, shell: Shell, now: float, whole_log: bool = False) -> Snapshot:
     """One picture of the run. `whole_log`: all samples, not the newest alone."""
     queued = jobs(run, shell)
-    return replace(beside_log(run, now, queued), log=_log(run, whole_log), nodes=_nodes(queued, shell))
+    log = _log(run, None if whole_log else 1)
+    return replace(beside_log(run, now, queued), log=log, nodes=_nodes(queued, shell))
 
 
 def beside_log(run: Run, now: float, queued: tuple[Job, ...] | Unknown) -> Snapshot:
@@ -47,6 +48,11 @@ def beside_log(run: Run, now: float, queued: tuple[Job, ...] | Unknown) -> Snaps
         disk=disk.read(run.dir, checkpoints),
         started=started.read(run.dir),
     )
+
+
+def further_back(snapshot: Snapshot, times: int) -> Snapshot:
+    """The snapshot with so many times as much of its log's end as a look reads."""
+    return replace(snapshot, log=_log(snapshot.run, times))
 
 
 def inspected(snapshot: Snapshot, steps: frozenset[int]) -> Snapshot:
@@ -105,12 +111,12 @@ def _nodes(queued: tuple[Job, ...] | Unknown, shell: Shell) -> tuple[NodeState, 
     return nodes.for_waiting(queued, shell)
 
 
-def _log(run: Run, whole: bool) -> LogView | Unknown:
+def _log(run: Run, times: int | None) -> LogView | Unknown:
     if run.log is None:
         return NO_LOG
     from ops.logs import reader, tail
 
-    return reader.read_log(run.log, None if whole else tail.BYTES, run.progress)
+    return reader.read_log(run.log, times and times * tail.BYTES, run.progress)
 
 
 def _folders(base: Path) -> tuple[str, ...]:

@@ -85,6 +85,19 @@ def test_rewind_can_leave_the_discarded_and_the_wandb_run(run: Run) -> None:
     assert run.tree() == before
 
 
+@pytest.mark.parametrize("step", [10, 20, 30, 40])
+def test_a_promise_is_found_however_far_back_the_log_tells_it(run: Run, step: int) -> None:
+    def promise() -> Any:
+        run.done("rewind", "--to", str(step), "--scale-lr", "0.5", "-n", "--out", str(run.root / "plan.json"))
+        return json.loads((run.root / "plan.json").read_text())["expectation"]
+
+    told = promise()
+    log = run.dir / "logs" / "main_log.txt"
+    noise = "n1: shard 7 ready\n" * 2_000
+    log.write_text("".join(line + noise for line in log.read_text().splitlines(keepends=True)))
+    assert promise() == told
+
+
 @pytest.mark.parametrize("options", [("--scale-lr", "0.5"), ("--set-lr", "1e-4")])
 def test_rewind_carries_a_new_lr(run: Run, options: tuple[str, str]) -> None:
     before, old = run.tree(), state_of(run, 20, "custom_checkpoint_0.pkl")

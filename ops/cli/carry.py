@@ -16,6 +16,7 @@ from ops.checkpoints import layouts
 from ops.cli import session
 from ops.errors import OpsError
 from ops.executor import World
+from ops.interventions.lr_promise import Earlier
 from ops.interventions.wish import plan_for
 from ops.model import Run, Unknown
 from ops.views.plan import plan_text
@@ -59,7 +60,7 @@ def parking(command: Any) -> Any:
 
 def plan(wish: Wish, run: Run, command: str) -> Plan:
     """The plan of a wish for the run as it is now. Raises Refused, BadInput."""
-    seen = session.look(run, whole_log=True)
+    seen = session.look(run)
     settled = wish.resolved(seen)
     seen = snapshot.inspected(seen, settled.inspects(seen))
     if settled.asks_nodes:
@@ -67,7 +68,13 @@ def plan(wish: Wish, run: Run, command: str) -> Plan:
 
         shell = slurm.on(run.cluster, session.scheduler())
         seen = replace(seen, placement=nodes.placement(run.dir, seen.jobs, shell))
-    return plan_for(settled, seen, command)
+    times = 1
+    while True:
+        try:
+            return plan_for(settled, seen, command)
+        except Earlier:
+            times *= 8
+            seen = snapshot.further_back(seen, times)
 
 
 def carry_out(ctx: click.Context, wish: Wish, dry_run: bool, yes: bool, out: Path | None) -> Plan:

@@ -9,21 +9,30 @@ from ops.model import Checkpoint, Expectation, LogView, Sample, Snapshot
 EXPECTED_POINTS = 40
 
 
+class Earlier(Exception):
+    """What a plan needs of the log lies before the part of it that was read."""
+
+
 def scale_promise(snapshot: Snapshot, checkpoint: Checkpoint, now: float | None, factor: float) -> Expectation:
     """What the log must show: the LRs that this checkpoint's own branch logged beyond it, times the factor.
 
     An earlier change that no training has followed yet promised those LRs already; then its promise is scaled. Where no
     branch beyond the checkpoint fits the LR it holds, that LR stands for it, with room for the schedule's slope.
+
+    Raises Earlier where training went on from the checkpoint, and the log was not read from there on.
     """
     step, log = checkpoint.step, snapshot.log
     samples = [s for s in log.samples if s.lr is not None] if isinstance(log, LogView) else []
     earlier = _untested(snapshot, step, samples[-1].offset if samples else -1)
     if earlier is not None:
         return replace(earlier, lr=tuple((s, lr * factor) for s, lr in earlier.lr), wandb_new=None, wandb_id="")
+    begin = log.begin if isinstance(log, LogView) else 0
     for branch in reversed(_beyond(samples, step)):
-        if now is None or _fits(branch, step, now):
+        if (branch[0][0] <= step or not begin) and (now is None or _fits(branch, step, now)):
             points = tuple((s, lr * factor) for s, lr in branch if s > step)
             return Expectation(resume_step=step, lr=points[:EXPECTED_POINTS])
+    if begin and (not samples or samples[-1].step > step):
+        raise Earlier
     if now is None:
         return Expectation(resume_step=step)
     return Expectation(resume_step=step, lr=((step, now * factor),), lr_tolerance=0.1)
