@@ -20,13 +20,14 @@ State = Mapping[str, Any]
 """A scheduler's state dict: numbers, texts, lists and mappings."""
 Group = Mapping[str, float]
 """The LR fields of one of the optimizer's parameter groups."""
-COUNTERS = ("last_epoch", "_step_count", "T_cur", "T_i", "last_batch_iteration")
+COUNTERS = ("last_epoch", "_step_count", "T_cur", "T_i", "last_batch_iteration", "num_steps")
 """Where a scheduler says how far it is."""
-_HELD = re.compile(r"lr_schedulers?(?:\[\d+\])?\.")
-"""How a label begins in a file that holds more than a scheduler: DeepSpeed's, Lightning's."""
+_HELD = re.compile(r"(?:lr_schedulers?(?:\[\d+\])?|opt_param_scheduler|state\.schedulers\.\w+)\.")
+"""How a label begins in a file that holds more than a scheduler: DeepSpeed's, Lightning's, Megatron-LM's, Composer's."""
 _INNER = re.compile(r"(?:^|\.)_schedulers\[")
 IN_CODE = "LambdaLR or MultiplicativeLR"
 DEEPSPEED = "DeepSpeed's own scheduler"
+MEGATRON = "Megatron-LM's scheduler"
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("SequentialLR", ("_schedulers", "_milestones")),
     ("ChainedScheduler", ("_schedulers",)),
@@ -45,7 +46,12 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("PolynomialLR", ("power", "total_iters")),
     ("ExponentialLR", ("gamma",)),
     (DEEPSPEED, ("last_batch_iteration",)),
+    (MEGATRON, ("lr_decay_style", "num_steps")),
 )  # fmt: skip
+
+
+_OF_ALL = {"base_lrs", "last_epoch", "_step_count", "_is_initial", "_get_lr_called_within_step", "_last_lr", "verbose"}
+"""What every scheduler of torch saves; one that saves no more has its formula in code (DCP leaves out empty `lr_lambdas`)."""
 
 
 class Unforeseen(Exception):
@@ -54,7 +60,8 @@ class Unforeseen(Exception):
 
 def kind(state: State) -> str:
     """The class that saves such fields; empty for one that m4ops does not know."""
-    return next((name for name, fields in _KINDS if all(f in state for f in fields)), "")
+    in_code = IN_CODE if "base_lrs" in state and state.keys() <= _OF_ALL else ""
+    return next((name for name, fields in _KINDS if all(f in state for f in fields)), in_code)
 
 
 def ahead(state: State, groups: Sequence[Group], steps: int) -> tuple[tuple[float, ...], ...] | Unknown:
@@ -122,7 +129,7 @@ def _step(s: dict[str, Any], groups: list[dict[str, float]], first: bool = False
         for inside in s["_schedulers"]:
             _step(inside, groups)
         return
-    if name == DEEPSPEED:
+    if name in (DEEPSPEED, MEGATRON):
         raise Unforeseen(_why(name))
     s["_step_count"] = s.get("_step_count", 0) + (not first)
     s["last_epoch"] = 0 if first else s["last_epoch"] + 1
@@ -158,6 +165,7 @@ def _why(name: str) -> str:
         "ReduceLROnPlateau": "it follows the loss",
         "GreedyLR": "it follows the loss",
         DEEPSPEED: "its formula lives in ds_config",
+        MEGATRON: "it counts samples, and how many the next steps take is not saved",
         "SWALR": "it depends on the LR before it",
         "": "m4ops does not know this scheduler",
     }
@@ -285,6 +293,24 @@ def _restarted(s: State, group: Group, epoch: int) -> float:
     return _restarting({**s, "T_cur": cur, "T_i": length}, group, epoch)
 
 
+def _megatron(s: State, group: Group, samples: int) -> float:
+    """As `megatron/core/optimizer_param_scheduler.py` (`get_lr`) has it, where the state holds all of it."""
+    warm, end, style = s["lr_warmup_steps"], s["lr_decay_steps"], s["lr_decay_style"]
+    high, low = group.get("max_lr", s["max_lr"]), group.get("min_lr", s["min_lr"])
+    if warm and samples <= warm:
+        raise Unforeseen("the LR that its warm-up begins with (--lr-warmup-init) is not saved")
+    if style == "constant":
+        return float(high)
+    if samples > end:
+        return float(low)
+    if style == "inverse-square-root":
+        return float(max(low, high * (max(warm, 1) ** 0.5) / (max(samples, 1) ** 0.5)))
+    if style not in ("linear", "cosine"):
+        raise Unforeseen(f"not all of a {style} schedule is saved")
+    part = (samples - warm) / (end - warm)
+    return float(low + (1.0 - part if style == "linear" else 0.5 * (cos(pi * part) + 1.0)) * (high - low))
+
+
 _FACTORS: dict[str, Formula] = {
     "StepLR": lambda s, g, e: g["base"] * s["gamma"] ** (e // s["step_size"]),
     "MultiStepLR": lambda s, g, e: g["base"] * s["gamma"] ** sum(n for m, n in s["milestones"].items() if m <= e),
@@ -302,6 +328,7 @@ _CLOSED: dict[str, Formula] = {
     "CosineAnnealingWarmRestarts": _restarted,
     "OneCycleLR": _one_cycle,
     "CyclicLR": _cyclic,
+    MEGATRON: _megatron,
 }
 """The LR by the step alone."""
 
@@ -329,6 +356,8 @@ def _places(s: State, epoch: int, label: str) -> Iterable[tuple[str, float]]:
 def _counted(s: State, name: str, epoch: int) -> dict[str, float]:
     if name == DEEPSPEED:
         return {"last_batch_iteration": epoch - 1}
+    if name == MEGATRON:
+        return {"num_steps": epoch}
     counts: dict[str, float] = {"last_epoch": epoch, "_step_count": epoch + 1}
     if name == "CosineAnnealingWarmRestarts":
         counts["T_cur"], counts["T_i"] = _restart(s, epoch)

@@ -90,3 +90,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         module = __import__(f"ops.cli.{command}", fromlist=["time"])
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: hand.now))
     return hand
+
+
+@pytest.fixture(scope="session")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Trainings under other frameworks (tests/trainings.py), trained when first asked for."""
+    from trainings import Trained
+
+    return Trained(tmp_path_factory.mktemp("trainings"))

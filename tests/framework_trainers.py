@@ -1,7 +1,8 @@
 """Tiny trainings under HF Trainer, Accelerate's automatic naming and Lightning; nothing of `ops` is imported here.
 
-``python framework_trainers.py FRAMEWORK FOLDER RECORD [--resume]``: each optimizer step adds a line to RECORD: its number, the
-learning rate of every parameter group just before it, and what tells weights and moments from others.
+``python framework_trainers.py FRAMEWORK=ROOT… [--resume]`` trains in each ROOT/run, one after the other. Each optimizer step adds
+a line to ROOT/record: its number, the learning rate of every parameter group just before it, how many steps the moments hold, and
+what tells weights and moments from others.
 """
 
 import argparse
@@ -24,12 +25,14 @@ class Recorder:
 
     def step(self, number: int, model: nn.Module, optimizer: Any) -> None:
         optimizer = getattr(optimizer, "optimizer", optimizer)
-        digest = hashlib.sha256()
+        digest, held = hashlib.sha256(), 0
         for parameter in model.parameters():
             digest.update(parameter.detach().numpy().tobytes())
-            for value in optimizer.state.get(parameter, {}).values():
+            for name, value in optimizer.state.get(parameter, {}).items():
                 digest.update(torch.as_tensor(value).numpy().tobytes())
-        line = {"step": number, "lrs": [g["lr"] for g in optimizer.param_groups], "digest": digest.hexdigest()}
+                held = int(value) if name == "step" else held
+        lrs = [g["lr"] for g in optimizer.param_groups]
+        line = {"step": number, "lrs": lrs, "held": held, "digest": digest.hexdigest()}
         with self.path.open("a") as record:
             record.write(json.dumps(line) + "\n")
 
@@ -56,8 +59,8 @@ def optimizer_of(net: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=1e-3)
 
 
-def schedule_of(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS, eta_min=1e-4)
+def schedule_of(optimizer: torch.optim.Optimizer, least: float) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS, eta_min=least)
 
 
 def hf_trainer(folder: Path, recorder: Recorder, resume: bool) -> None:
@@ -93,12 +96,12 @@ def accelerate(folder: Path, recorder: Recorder, resume: bool) -> None:
     accelerator = Accelerator(cpu=True, project_config=configuration)
     optimizer = optimizer_of(net := Net())
     loader = torch.utils.data.DataLoader(examples(), batch_size=2)  # type: ignore[arg-type]
-    net, optimizer, loader, schedule = accelerator.prepare(net, optimizer, loader, schedule_of(optimizer))
+    net, optimizer, loader, schedule = accelerator.prepare(net, optimizer, loader, schedule_of(optimizer, 1e-4))
     done = 0
     if resume:
         accelerator.load_state()
-        done = schedule.scheduler.last_epoch
-        configuration.iteration = done // EVERY  # Accelerate counts its saves from 0 again
+        saves = len(list((folder / "checkpoints").iterdir()))
+        done, configuration.iteration = saves * EVERY, saves  # Accelerate counts its saves from 0 again
     for number, batch in enumerate(accelerator.skip_first_batches(loader, done), done + 1):
         accelerator.backward(net(**batch)["loss"])
         recorder.step(number, net, optimizer)
@@ -124,7 +127,7 @@ def lightning(folder: Path, recorder: Recorder, resume: bool) -> None:
 
         def configure_optimizers(self) -> Any:
             optimizer = optimizer_of(self.net)
-            return [optimizer], [{"scheduler": schedule_of(optimizer), "interval": "step"}]
+            return [optimizer], [{"scheduler": schedule_of(optimizer, 0.0), "interval": "step"}]
 
         def on_before_optimizer_step(self, optimizer: Any) -> None:
             recorder.step(self.global_step + 1, self.net, optimizer)
@@ -144,14 +147,17 @@ def lightning(folder: Path, recorder: Recorder, resume: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("framework", choices=("hf_trainer", "accelerate", "lightning"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("record", type=Path)
+    parser.add_argument("trainings", nargs="+")
     parser.add_argument("--resume", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    globals()[asked.framework](asked.folder, Recorder(asked.record), asked.resume)
+    for training in asked.trainings:
+        framework, _, root = training.partition("=")
+        (folder := Path(root, "run")).mkdir(exist_ok=True)
+        (record := Path(root, "record")).write_bytes(b"")
+        {"hf_trainer": hf_trainer, "accelerate": accelerate, "lightning": lightning}[framework](
+            folder, Recorder(record), asked.resume
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Trainers that save and resume as the sources of Megatron-LM, nanotron and Composer do, in one small process.
 
-    python source_trainers.py megatron|nanotron|composer FOLDER RECORD [--resume]
+    python source_trainers.py FRAMEWORK=ROOT… [--resume]
 
-Twenty steps with a save every five; with `--resume` on to the twentieth from what the framework's own file names. RECORD gets a
-JSON line before each optimizer step: the step and every group's LR. Megatron's scheduler is the real one (megatron-core); its
+Twenty steps in each ROOT/run with a save every five; with `--resume` on to the twentieth from what the framework's own file names.
+ROOT/record gets a JSON line before each optimizer step: the step, every group's LR, how many steps the moments hold. Megatron's scheduler is the real one (megatron-core); its
 checkpointing is in no package and stands here as in NVIDIA/Megatron-LM `megatron/training/checkpointing.py` (`save_checkpoint`,
 `load_checkpoint`, `read_metadata`). The published nanotron cannot be imported (its modules import one another in a circle);
 what is here follows huggingface/nanotron `src/nanotron/trainer.py`, `serialize/optimizer.py`, `serialize/main.py`. Composer asks for an older torch than the other libraries; see mosaicml/composer
@@ -33,7 +33,9 @@ def steps(first: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
     """Each step, made when the caller asks for the next one; its LRs are recorded before."""
     with record.open("w") as lines:
         for step in range(first + 1, STEPS + 1):
-            lines.write(json.dumps({"step": step, "lrs": [g["lr"] for g in optimizer.param_groups]}) + "\n")
+            lrs = [g["lr"] for g in optimizer.param_groups]
+            held = max((int(state["step"]) for state in optimizer.state.values()), default=0)
+            lines.write(json.dumps({"step": step, "lrs": lrs, "held": held}) + "\n")
             model(torch.randn(3, 4)).square().sum().backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -156,4 +158,7 @@ def composer(folder: Path, record: Path, resume: bool) -> None:
 
 if __name__ == "__main__":
     trainers = {"megatron": megatron, "nanotron": nanotron, "composer": composer}
-    trainers[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]), "--resume" in sys.argv)
+    for training in (word for word in sys.argv[1:] if word != "--resume"):
+        framework, _, root = training.partition("=")
+        Path(root, "run").mkdir(exist_ok=True)
+        trainers[framework](Path(root, "run"), Path(root, "record"), "--resume" in sys.argv)

@@ -1,95 +1,22 @@
-"""HF Trainer, Accelerate's automatic naming and Lightning: the library itself resumes from what m4ops left.
+"""What m4ops shows of HF Trainer's, Accelerate's and Lightning's checkpoints, and what it keeps in mind of each when it edits them.
 
-Each is trained once by a process of its own (tests/framework_trainers.py), 20 steps with a save every five, and copied for each
-test.
+That the library resumes from each change as promised is in tests/test_layout_changes.py.
 """
 
 import json
 import os
 import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import runs
-from runs import Said, changed, tree
+from trainings import PROGRAMS, Trained, Training
 
-TRAINER = Path(__file__).with_name("framework_trainers.py")
-WANTED = {"hf_trainer": "10", "accelerate": "1", "lightning": "10"}
-"""What the checkpoint after step 10 is called in each."""
+AT = 10
 
 
-@dataclass(frozen=True)
-class Step:
-    """What the optimizer really had when it made this step."""
-
-    step: int
-    lrs: list[float]
-    digest: str
-
-
-@dataclass(frozen=True)
-class Training:
-    """A folder that a framework trained in, and what it did."""
-
-    framework: str
-    root: Path
-
-    @property
-    def dir(self) -> Path:
-        return self.root / "run"
-
-    def train(self, *options: str) -> dict[int, Step]:
-        """Train, and give each optimizer step by its number."""
-        record = self.root / f"record{len(list(self.root.glob('record*')))}"
-        command = [sys.executable, str(TRAINER), self.framework, str(self.dir), str(record), *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 0, done.stderr
-        return {s.step: s for s in (Step(**json.loads(line)) for line in record.read_text().splitlines())}
-
-    def m4ops(self, *words: str) -> Said:
-        return runs.m4ops("--run", str(self.dir), *words)
-
-    def done(self, *words: str) -> str:
-        said = self.m4ops(*words)
-        assert said.code == 0, said.err
-        return said.out
-
-
-@pytest.fixture(scope="module", params=list(WANTED))
-def trained(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Training, dict[int, Step]]:
-    training = Training(request.param, tmp_path_factory.mktemp(request.param))
-    return training, training.train()
-
-
-@pytest.fixture
-def copied(trained: tuple[Training, dict[int, Step]], tmp_path: Path) -> Training:
-    shutil.copytree(trained[0].dir, tmp_path / "run")
-    return Training(trained[0].framework, tmp_path)
-
-
-def test_rewound_with_half_the_lr_the_library_resumes_as_promised(
-    trained: tuple[Training, dict[int, Step]], copied: Training
-) -> None:
-    unedited, before = trained[1], tree(copied.dir)
-    wish = ("rewind", "--to", WANTED[copied.framework], "--scale-lr", "0.5", "-y")
-    copied.done(*wish)
-    assert changed(before, tree(copied.dir))
-    copied.done("undo", "-y")
-    assert changed(before, tree(copied.dir)) == set()
-    copied.done(*wish)
-    assert "· ok" in copied.done("status").partition("pointer")[2].partition("\n")[0]
-    resumed = copied.train("--resume")
-    assert list(resumed) == list(range(11, 21))
-    for number, step in resumed.items():
-        assert step.lrs == pytest.approx([lr * 0.5 for lr in unedited[number].lrs], rel=1e-12), f"step {number}"
-    assert resumed[11].digest == unedited[11].digest  # weights and moments as they were
-    assert resumed[12].digest != unedited[12].digest
-    assert copied.m4ops("verify-checkpoint").code == 0
+@pytest.fixture(params=PROGRAMS["framework_trainers.py"])
+def copied(request: pytest.FixtureRequest, trainings: Trained, tmp_path: Path) -> Training:
+    return trainings.by(request.param)[0].copied(tmp_path)
 
 
 def test_what_is_shown_of_it(copied: Training) -> None:
@@ -99,7 +26,7 @@ def test_what_is_shown_of_it(copied: Training) -> None:
         [0, 1, 2, 3] if copied.framework == "accelerate" else [5, 10, 15, 20]
     )
     assert all(c["complete"] and c["wandb_id"] is None for c in found["checkpoints"])
-    about = json.loads(copied.done("inspect", WANTED[copied.framework], "--json"))
+    about = json.loads(copied.done("inspect", copied.called(AT), "--json"))
     assert about["layout"] == copied.framework
     assert 10 in [s["step"] for s in about["steps"]]
     labels = " ".join(site["label"] for site in about["lr"])
@@ -111,23 +38,14 @@ def test_what_is_shown_of_it(copied: Training) -> None:
 
 
 def test_a_damaged_file_is_found_and_no_rewind_goes_there(copied: Training) -> None:
-    patterns = (f"*[-_]{WANTED[copied.framework]}/optimizer.*", f"*step={WANTED[copied.framework]}.ckpt")
+    patterns = (f"*[-_]{copied.called(AT)}/optimizer.*", f"*step={copied.called(AT)}.ckpt")
     file = next(path for pattern in patterns for path in copied.dir.rglob(pattern))
     os.truncate(file, file.stat().st_size - 1)
-    step = WANTED[copied.framework]
+    step = copied.called(AT)
     assert copied.m4ops("verify-checkpoint", step).code == 2
     refused = copied.m4ops("rewind", "--to", step, "-y")
     assert refused.code == 1
     assert file.name in refused.err
-
-
-def test_a_fresh_optimizer(copied: Training) -> None:
-    before = tree(copied.dir)
-    copied.done("rewind", "--to", WANTED[copied.framework], "--reset-optimizer", "-y")
-    about = json.loads(copied.done("inspect", "--json"))
-    assert {s["step"] for s in about["steps"] if s["by"] == "the optimizer"} == {0}
-    copied.done("undo", "-y")
-    assert changed(before, tree(copied.dir)) == set()
 
 
 def test_pruned_by_rule(copied: Training) -> None:
@@ -137,12 +55,12 @@ def test_pruned_by_rule(copied: Training) -> None:
 
 
 def test_a_later_checkpoint_cannot_stay_where_the_highest_is_taken(copied: Training) -> None:
-    refused = copied.m4ops("rewind", "--to", WANTED[copied.framework], "--keep-discarded", "-y")
+    refused = copied.m4ops("rewind", "--to", copied.called(AT), "--keep-discarded", "-y")
     assert refused.code != 0
     assert "without --keep-discarded" in refused.err
 
 
-@pytest.mark.parametrize("trained", ["hf_trainer"], indirect=True)
+@pytest.mark.parametrize("copied", ["hf_trainer"], indirect=True)
 def test_an_edited_checkpoint_keeps_its_place_in_the_order_of_time(copied: Training) -> None:
     """HF Trainer deletes the folder with the oldest time first: an edit must not make an old checkpoint the newest."""
     found = json.loads(copied.done("checkpoints", "--json"))["checkpoints"]
@@ -159,7 +77,7 @@ def test_an_edited_checkpoint_keeps_its_place_in_the_order_of_time(copied: Train
     assert [f.stat().st_mtime_ns for f in folders] == before
 
 
-@pytest.mark.parametrize("trained", ["accelerate"], indirect=True)
+@pytest.mark.parametrize("copied", ["accelerate"], indirect=True)
 def test_what_accelerate_would_take_for_a_checkpoint_goes_with_a_rewind(copied: Training) -> None:
     saves = copied.dir / "checkpoints"
     shutil.copytree(saves / "checkpoint_3", saves / "checkpoint_7.bak")
@@ -169,7 +87,7 @@ def test_what_accelerate_would_take_for_a_checkpoint_goes_with_a_rewind(copied: 
     assert sorted(os.listdir(copied.dir / "discarded" / "exp_1")) == ["checkpoint_3", "checkpoint_7.bak"]
 
 
-@pytest.mark.parametrize("trained", ["lightning"], indirect=True)
+@pytest.mark.parametrize("copied", ["lightning"], indirect=True)
 def test_the_copy_that_lightning_resumes_from_is_taken_back_only_while_it_is_that(copied: Training) -> None:
     wish = ("rewind", "--to", "10", "--reset-optimizer", "--scale-lr", "0.5", "-y")
     copied.done(*wish)
@@ -184,7 +102,7 @@ def test_the_copy_that_lightning_resumes_from_is_taken_back_only_while_it_is_tha
     copied.done("undo", "-y")
 
 
-@pytest.mark.parametrize("trained", ["lightning"], indirect=True)
+@pytest.mark.parametrize("copied", ["lightning"], indirect=True)
 def test_under_slurm_lightning_takes_the_highest_hpc_file(copied: Training) -> None:
     for number, step in ((1, 15), (2, 20)):
         shutil.copyfile(copied.dir / f"epoch=0-step={step}.ckpt", copied.dir / f"hpc_ckpt_{number}.ckpt")
@@ -201,7 +119,7 @@ def test_under_slurm_lightning_takes_the_highest_hpc_file(copied: Training) -> N
     assert "step 15 · ok" in copied.done("status").replace("a resume starts at ", "")
 
 
-@pytest.mark.parametrize("trained", ["lightning"], indirect=True)
+@pytest.mark.parametrize("copied", ["lightning"], indirect=True)
 def test_an_edit_of_an_older_last_file_does_not_make_it_the_newest(copied: Training) -> None:
     older = copied.dir / "last-v1.ckpt"
     shutil.copyfile(copied.dir / "epoch=0-step=10.ckpt", older)

@@ -1,96 +1,45 @@
-"""Megatron-LM, nanotron and Composer, whose resume takes what a small file or a link names: it goes on from what m4ops left.
+"""Megatron-LM, nanotron and Composer, whose resume takes what a small file or a link names (tests/source_trainers.py).
 
-The trainers are in tests/source_trainers.py.
+That they go on as promised from each change is in tests/test_layout_changes.py.
 """
 
 import argparse
 import json
 import os
-import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import runs
 import torch
-from runs import Said, tree
+from trainings import PROGRAMS, Trained, Training
 
-TRAINER = Path(__file__).with_name("source_trainers.py")
 POINTER = {"megatron": "latest_checkpointed_iteration.txt", "nanotron": "latest.txt", "composer": "latest-rank0.pt"}
 SAVED = {"megatron": "iter_{:07d}", "nanotron": "{}", "composer": "ep0-ba{}-rank0.pt"}
 
 
-@dataclass(frozen=True)
-class Training:
-    framework: str
-    root: Path
-
-    @property
-    def dir(self) -> Path:
-        return self.root / "run"
-
-    @property
-    def pointer(self) -> Path:
-        return self.dir / POINTER[self.framework]
-
-    def at(self, step: int) -> Path:
-        return self.dir / SAVED[self.framework].format(step)
-
-    def train(self, *options: str) -> dict[int, list[float]]:
-        """Each step that was made, and every group's LR in it."""
-        self.dir.mkdir(exist_ok=True)
-        record = self.root / "record"
-        argv = [sys.executable, str(TRAINER), self.framework, str(self.dir), str(record), *options]
-        done = subprocess.run(argv, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return {row["step"]: row["lrs"] for row in map(json.loads, record.read_text().splitlines())}
-
-    def says(self) -> str:
-        """What the pointer names."""
-        if self.framework == "composer":
-            return os.readlink(self.pointer).removeprefix("ep0-ba").removesuffix("-rank0.pt")
-        return self.pointer.read_text()
-
-    def m4ops(self, *words: str) -> Said:
-        return runs.m4ops("--run", str(self.dir), *words)
-
-    def done(self, *words: str) -> str:
-        said = self.m4ops(*words)
-        assert said.code == 0, said.err
-        return said.out
+@pytest.fixture(params=PROGRAMS["source_trainers.py"])
+def run(request: pytest.FixtureRequest, trainings: Trained, tmp_path: Path) -> Training:
+    return trainings.by(request.param)[0].copied(tmp_path)
 
 
-@pytest.fixture(scope="module", params=list(POINTER))
-def trained(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Training, dict[int, list[float]]]:
-    training = Training(request.param, tmp_path_factory.mktemp(request.param))
-    return training, training.train()
+def pointer(run: Training) -> Path:
+    return run.dir / POINTER[run.framework]
 
 
-@pytest.fixture
-def run(trained: tuple[Training, dict[int, list[float]]], tmp_path: Path) -> Training:
-    shutil.copytree(trained[0].dir, tmp_path / "run", symlinks=True)
-    return Training(trained[0].framework, tmp_path)
+def saved(run: Training, step: int) -> Path:
+    return run.dir / SAVED[run.framework].format(step)
 
 
-def test_rewound_with_half_the_lr(trained: tuple[Training, dict[int, list[float]]], run: Training) -> None:
-    before, unedited = tree(run.dir), trained[1]
-    wish = ("rewind", "--to", "10", "--scale-lr", "0.5", "-y")
-    run.done(*wish)
-    run.done("undo", "-y")
-    assert tree(run.dir) == before
-    run.done(*wish)
-    assert run.says() == "10"
-    assert not run.at(15).exists()
-    resumed = run.train("--resume")
-    assert list(resumed) == list(range(11, 21))
-    for step, lrs in list(resumed.items())[
-        run.framework == "nanotron" :
-    ]:  # it starts a resume with its warm-up's first LR
-        assert lrs == pytest.approx([lr * 0.5 for lr in unedited[step]], rel=1e-12), step
+def says(run: Training) -> str:
+    """What the pointer names."""
+    if run.framework == "composer":
+        return os.readlink(pointer(run)).removeprefix("ep0-ba").removesuffix("-rank0.pt")
+    return pointer(run).read_text()
+
+
+def test_a_rewind_is_a_change_of_the_pointer(run: Training) -> None:
+    run.done("rewind", "--to", "10", "-y")
+    assert says(run) == "10"
+    assert not saved(run, 15).exists()
 
 
 def test_what_is_shown_of_it(run: Training) -> None:
@@ -103,37 +52,37 @@ def test_what_is_shown_of_it(run: Training) -> None:
     assert run.m4ops("verify-checkpoint", "--deep").code == 0
 
 
-@pytest.mark.parametrize("trained", ["megatron", "nanotron"], indirect=True)
+@pytest.mark.parametrize("run", ["megatron", "nanotron"], indirect=True)
 @pytest.mark.parametrize("said", ["", "ten", "7"])
 def test_a_pointer_that_cannot_be_followed(run: Training, said: str) -> None:
-    run.pointer.write_text(said)
+    pointer(run).write_text(said)
     assert "BROKEN" in run.m4ops("status").out or "pointer-broken" in run.m4ops("status").out
     run.done("rewind", "--to", "latest", "-y")
-    assert run.pointer.read_text() == "20"
+    assert pointer(run).read_text() == "20"
 
 
-@pytest.mark.parametrize("trained", ["composer"], indirect=True)
+@pytest.mark.parametrize("run", ["composer"], indirect=True)
 def test_a_link_that_leads_nowhere(run: Training) -> None:
-    run.at(20).unlink()
+    saved(run, 20).unlink()
     assert "which is not there" in run.m4ops("status").out
     run.done("rewind", "--to", "latest", "-y")
-    assert run.says() == "15"
-    assert run.pointer.resolve() == run.at(15)
-    run.pointer.unlink()
-    run.pointer.write_bytes(b"")
+    assert says(run) == "15"
+    assert pointer(run).resolve() == saved(run, 15)
+    pointer(run).unlink()
+    pointer(run).write_bytes(b"")
     assert "no symbolic link" in run.m4ops("status").out
     run.done("rewind", "--to", "10", "-y")
-    assert run.says() == "10"
+    assert says(run) == "10"
     run.done("undo", "-y")
-    assert not run.pointer.is_symlink()
-    run.pointer.unlink()
+    assert not pointer(run).is_symlink()
+    pointer(run).unlink()
     run.done("rewind", "--to", "10", "-y")
-    assert run.says() == "10"
+    assert says(run) == "10"
 
 
 def test_a_state_that_is_cut_off(run: Training) -> None:
-    saved = run.at(10)
-    inside = sorted(saved.rglob("*.pt")) if saved.is_dir() else [saved]
+    place = saved(run, 10)
+    inside = sorted(place.rglob("*.pt")) if place.is_dir() else [place]
     file = next(path for path in inside if path.parent.name != "model")
     os.truncate(file, file.stat().st_size - 1)
     assert run.m4ops("verify-checkpoint", "10").code == 2
@@ -142,7 +91,7 @@ def test_a_state_that_is_cut_off(run: Training) -> None:
     assert file.name in refused.err
 
 
-@pytest.mark.parametrize("trained", ["megatron"], indirect=True)
+@pytest.mark.parametrize("run", ["megatron"], indirect=True)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -154,7 +103,7 @@ def test_a_state_that_is_cut_off(run: Training) -> None:
     ],
 )
 def test_megatron_is_told_by_its_flags_whose_lr_counts(run: Training, flags: dict[str, bool], words: str) -> None:
-    for file in run.at(20).rglob("*.pt"):
+    for file in saved(run, 20).rglob("*.pt"):
         state = torch.load(file, weights_only=False)
         state["args"] = argparse.Namespace(**{**vars(state["args"]), **flags})
         torch.save(state, file)

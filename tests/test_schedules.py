@@ -10,6 +10,7 @@ from torch.optim import lr_scheduler as t
 from torch.optim.swa_utils import SWALR
 
 from ops import schedules
+from ops.model import Unknown
 
 RATES = (1e-3, 4e-4)
 FIELDS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
@@ -103,3 +104,24 @@ def test_what_the_state_does_not_tell_is_unknown_with_the_reason(name: str) -> N
     assert ("lambdas live in the trainer's code" if name == "LambdaLR" else "follows the loss") in ahead.reason
     assert schedules.ahead(training.state, training.groups, 1) == (tuple(g["lr"] for g in training.groups),)
     assert not schedules.at(training.state, training.groups, 5)
+
+
+@pytest.mark.parametrize("style", ["constant", "linear", "cosine", "inverse-square-root"])
+def test_megatrons_lr_at_a_sample_is_the_real_schedulers(style: str) -> None:
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+    groups = [
+        {"params": [torch.nn.Parameter(torch.ones(1))], "lr": 0.0, **own}
+        for own in ({}, {"max_lr": 3e-4, "min_lr": 2e-6})
+    ]
+    optimizer = torch.optim.SGD(groups)
+    wd = {"start_wd": 0.0, "end_wd": 0.0, "wd_incr_steps": 1, "wd_incr_style": "constant"}
+    real = OptimizerParamScheduler(optimizer, 0.0, 1e-3, 1e-5, 40, 400, style, **wd)  # type: ignore[arg-type]
+    for _ in range(60):
+        real.step(increment=8)
+        fields = [{k: g[k] for k in ("lr", "max_lr", "min_lr") if k in g} for g in optimizer.param_groups]
+        told = schedules.at(real.state_dict(), fields, real.num_steps)
+        if real.num_steps <= 40:
+            assert isinstance(told, Unknown)
+        else:
+            assert told == pytest.approx([g["lr"] for g in optimizer.param_groups], rel=1e-12)

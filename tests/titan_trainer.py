@@ -1,10 +1,10 @@
 """A small training by torchtitan's own checkpointer, optimizer and scheduler containers, in one process.
 
-    python titan_trainer.py DUMP_FOLDER STEPS RECORD [old]
+    python titan_trainer.py torchtitan=ROOT… torchtitan-old=ROOT…
 
-Resumes from what torchtitan finds in DUMP_FOLDER and makes STEPS more steps, saving at every fifth. RECORD gets a JSON line
-before each optimizer step: the step and every parameter group's LR. `old`: the scheduler saves all of its state, as
-torchtitan did before 0.3 (`components/lr_scheduler.py`).
+Resumes each from what torchtitan finds in ROOT/run and goes on to step 20, saving at every fifth. ROOT/record gets a JSON line
+before each optimizer step: the step, every parameter group's LR, how many steps the moments hold. `torchtitan-old`: the
+scheduler saves all of its state, as torchtitan did before 0.3 (`components/lr_scheduler.py`).
 """
 
 import copy
@@ -45,7 +45,7 @@ class Train:
         self.step = int(state["step"])
 
 
-def main(folder: str, steps: int, record: Path, old: bool) -> None:
+def main(folder: str, record: Path, old: bool) -> None:
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
     optimizers = default_adamw(lr=1e-3).build(model_parts=[model])
@@ -65,10 +65,11 @@ def main(folder: str, steps: int, record: Path, old: bool) -> None:
     )
     manager.load(step=-1)
     with record.open("w") as lines:
-        for _ in range(steps):
+        while train.step < 20:
             train.step += 1
             lrs = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
-            lines.write(json.dumps({"step": train.step, "lrs": lrs}) + "\n")
+            held = max((int(s["step"]) for o in optimizers for s in o.state.values() if "step" in s), default=0)
+            lines.write(json.dumps({"step": train.step, "lrs": lrs, "held": held}) + "\n")
             model(torch.randn(3, 4)).square().sum().backward()
             optimizers.step()
             schedule.step()
@@ -81,5 +82,7 @@ if __name__ == "__main__":
     os.environ.update(LOCAL_RANK="0", RANK="0", WORLD_SIZE="1")
     with tempfile.TemporaryDirectory() as name:
         dist.init_process_group("gloo", init_method=f"file://{name}/store", rank=0, world_size=1)
-        main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), "old" in sys.argv[4:])
+        for training in (word for word in sys.argv[1:] if word != "--resume"):
+            framework, _, root = training.partition("=")
+            main(f"{root}/run", Path(root, "record"), framework == "torchtitan-old")
         dist.destroy_process_group()

@@ -106,7 +106,7 @@ def sites_of(file: TorchFile, name: str) -> tuple[LrSite, ...]:
 def counters_of(file: TorchFile, name: str) -> tuple[LrSite, ...]:
     """Every number by which the schedulers of a file count their steps."""
     found = []
-    for label, state in schedulers(file.path.name, file.tree):
+    for label, state in (*schedulers(file.path.name, file.tree), *_megatron_state(file.tree)):
         for key in COUNTERS:
             if isinstance(node := state.get(key), Int | Float):
                 kind = "count" if isinstance(node, Int) else "float64"
@@ -116,7 +116,7 @@ def counters_of(file: TorchFile, name: str) -> tuple[LrSite, ...]:
 
 def scheduler_of(file: TorchFile) -> dict[str, Any] | None:
     """The state of the one scheduler that a file holds, as plain values; None where it holds none, or several."""
-    if isinstance(file.tree, dict) and isinstance(state := file.tree.get(MEGATRON), dict):
+    for _, state in _megatron_state(file.tree):
         megatron: dict[str, Any] = _plain(state)
         return megatron
     found = [(label, state) for label, state in schedulers(file.path.name, file.tree) if not inner(label)]
@@ -243,10 +243,15 @@ def _values(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
 
 def _megatron(tree: Any) -> Iterator[tuple[str, Any]]:
     """Megatron-LM's scheduler. Source: NVIDIA/Megatron-LM `megatron/core/optimizer_param_scheduler.py`."""
+    for label, state in _megatron_state(tree):
+        for field in ("max_lr", "min_lr", "start_lr"):
+            yield from _numbers(f"{label}.{field}", state.get(field))
+
+
+def _megatron_state(tree: Any) -> tuple[tuple[str, dict[Any, Any]], ...]:
+    """Its label and state, where there is one."""
     state = tree.get(MEGATRON) if isinstance(tree, dict) else None
-    for field in ("max_lr", "min_lr", "start_lr"):
-        if isinstance(state, dict):
-            yield from _numbers(f"{MEGATRON}.{field}", state.get(field))
+    return ((MEGATRON, state),) if isinstance(state, dict) else ()
 
 
 def _composer(tree: Any, what: str) -> dict[str, Any]:

@@ -196,12 +196,7 @@ def changed(
     snapshot: Snapshot, checkpoint: Checkpoint, new: Callable[[float], float], group: int | None
 ) -> tuple[Action, ...]:
     """One patch a file of the checkpoint, and one of ds_config where DeepSpeed's own scheduler has its LR there."""
-    if checkpoint.lr_elsewhere:
-        raise Refused(
-            f"the LR of a resume comes from elsewhere: {checkpoint.lr_elsewhere}",
-            str(checkpoint.path),
-            "change it there; a rewind without an LR change works as ever",
-        )
+    refuse_elsewhere(checkpoint)
     files = targets.states(checkpoint)
     config: tuple[Action, ...] = ()
     if group is None:
@@ -212,6 +207,16 @@ def changed(
         current(checkpoint)
     patches = (PatchState(str(checkpoint.home / f.file), edits_of(f, new)) for f in files)
     return (*(p for p in patches if p.edits), *config)
+
+
+def refuse_elsewhere(checkpoint: Checkpoint) -> None:
+    """Refuse a change of what no resume takes from the checkpoint."""
+    if checkpoint.lr_elsewhere:
+        raise Refused(
+            f"the LR of a resume comes from elsewhere: {checkpoint.lr_elsewhere}",
+            str(checkpoint.path),
+            "change it there; a rewind without an LR change works as ever",
+        )
 
 
 def edits_of(file: StateFile, new: Callable[[float], float]) -> tuple[Edit, ...]:
@@ -229,6 +234,12 @@ def group_of(label: str) -> int | None:
 def _of_group(checkpoint: Checkpoint, group: int) -> tuple[StateFile, ...]:
     """The files with the LR fields of one group alone. Raises Refused where one number stands for all of them."""
     states = targets.states(checkpoint)
+    if sharded := next((f.file for f in states if f.file.endswith(".distcp")), ""):
+        raise Refused(
+            "a distributed checkpoint keeps the LR with each parameter, and its groups are not told apart there",
+            str(checkpoint.home / sharded),
+            "without --group all of them are changed",
+        )
     everywhere = next((s for f in states for s in f.lr if s.label.endswith("eta_min") and s.value), None)
     if everywhere or ds_config.holds_lr(checkpoint):
         what = everywhere.label if everywhere else "the LR in ds_config"

@@ -9,7 +9,7 @@ from ops import schedules
 from ops.actions import Action, Edit, PatchState
 from ops.errors import BadInput, Refused
 from ops.interventions import ds_config, forecast, targets
-from ops.interventions.learning_rate import about_pointer, check_lr, current
+from ops.interventions.learning_rate import about_pointer, check_lr, current, refuse_elsewhere
 from ops.interventions.wish import CheckpointEdit
 from ops.model import Change, Checkpoint, Expectation, LrSite, Snapshot, StateFile, Unknown
 
@@ -33,47 +33,56 @@ class ShiftSchedule(CheckpointEdit, frozen=True):
         if self.lr is not None:
             check_lr(self.lr)
         checkpoint = self.checkpoint(snapshot)
-        return self.parked(snapshot, patches(checkpoint, self.values(checkpoint)))
+        refuse_elsewhere(checkpoint)
+        return self.parked(snapshot, patches(checkpoint, self.values(snapshot, checkpoint)))
 
-    def values(self, checkpoint: Checkpoint) -> Values:
+    def values(self, snapshot: Snapshot, checkpoint: Checkpoint) -> Values:
         """The counters of every scheduler file, and the LR of the step where the state tells it."""
         states = targets.states(checkpoint)
         found: Values = {}
         for holder in _holders(checkpoint):
             state = holder.scheduler or {}
             try:
-                places = schedules.moved(state, self.to_step * _each(state, checkpoint))
+                places = schedules.moved(state, self.to_step * _each(snapshot, state, checkpoint))
             except schedules.Unforeseen as why:
                 raise Refused(f"the schedule cannot be moved: {why}", holder.file) from None
             known = {schedules.own(s.label): s.label for s in holder.counters}
-            found |= {(holder.file, known[label]): value for label, value in places.items() if label in known}
-        return found | rates(states, self.rates(checkpoint) or ())
+            found |= {(holder.file, known[label]): value for label, value in places.items()}
+        return found | rates(states, self.rates(snapshot, checkpoint) or ())
 
-    def rates(self, checkpoint: Checkpoint) -> tuple[float, ...] | Unknown:
+    def rates(self, snapshot: Snapshot, checkpoint: Checkpoint) -> tuple[float, ...] | Unknown:
         """The LR of each group in the first resumed step."""
         groups, state = forecast.groups(targets.states(checkpoint), {}), _holders(checkpoint)[0].scheduler or {}
         if self.lr is None:
-            return schedules.at(state, groups, self.to_step * _each(state, checkpoint))
+            return schedules.at(state, groups, self.to_step * _each(snapshot, state, checkpoint))
         now = groups[0]["lr"] if groups else 0.0
         return tuple(g["lr"] * self.lr / now if now else self.lr for g in groups)
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
         checkpoint = self.checkpoint(snapshot)
-        first = self.rates(checkpoint)
+        first = self.rates(snapshot, checkpoint)
         points = ((checkpoint.step, first[0]),) if first else ()
         return Expectation(resume_step=checkpoint.step, lr=points, lr_tolerance=0.1)
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         checkpoint = self.checkpoint(snapshot)
-        state, first = _holders(checkpoint)[0].scheduler or {}, self.rates(checkpoint)
-        said = [*forecast.said(checkpoint, patches(checkpoint, self.values(checkpoint)))]
-        if isinstance(first, Unknown):
+        state, first = _holders(checkpoint)[0].scheduler or {}, self.rates(snapshot, checkpoint)
+        said = [*forecast.said(checkpoint, patches(checkpoint, self.values(snapshot, checkpoint)))]
+        if isinstance(first, Unknown) and schedules.kind(state) == schedules.MEGATRON:
+            said.append(
+                f"Megatron-LM computes the first resumed step's LR from that; it cannot be told here: {first.reason}"
+            )
+        elif isinstance(first, Unknown):
             said.append(
                 f"the first resumed step still runs with the optimizer's LR, {current(checkpoint):g} (--lr sets another): "
                 f"the LR of step {self.to_step} cannot be computed here: {first.reason}"
             )
-        if (each := _each(state, checkpoint)) > 1:
+        if (each := _each(snapshot, state, checkpoint)) > 1:
             said.append(f"this scheduler counts {each} for each optimizer step: it is set to {self.to_step * each}")
+        if snapshot.run.layout.counts_saves:
+            said.append(
+                f"{checkpoint.name} does not say its step: --to-step is the scheduler's own, and it stands at {_count(state)}"
+            )
         return (*said, *about_pointer(snapshot, checkpoint.step), *super().notes(snapshot))
 
 
@@ -152,21 +161,34 @@ def _outer(site: LrSite) -> bool:
 
 
 def _holders(checkpoint: Checkpoint) -> list[StateFile]:
-    """The files with a scheduler's state: one, or DeepSpeed's on every rank. Raises Refused where they are several."""
+    """The files with the scheduler's state: one, or several that say the same. Raises Refused where they do not."""
     found = [f for f in targets.states(checkpoint) if f.scheduler is not None]
-    if not found or (len(found) > 1 and any("last_batch_iteration" not in (f.scheduler or {}) for f in found)):
-        raise Refused(
-            f"{checkpoint.name} holds {len(found) or 'no'} schedulers that m4ops can move, not one",
-            str(checkpoint.path),
-            f"m4ops inspect {checkpoint.step}",
-        )
+    if not found or any(f.scheduler != found[0].scheduler for f in found):
+        what = f"{len(found)} schedulers that differ" if found else "no scheduler that m4ops can move"
+        raise Refused(f"{checkpoint.name} holds {what}", str(checkpoint.path), f"m4ops inspect {checkpoint.step}")
     return found
 
 
-def _each(state: schedules.State, checkpoint: Checkpoint) -> int:
-    """How often the scheduler counts for one optimizer step: Accelerate steps a prepared one once for every process."""
-    epoch, step = state.get("last_epoch"), checkpoint.step
-    return epoch // step if isinstance(epoch, int) and step and epoch > step and epoch % step == 0 else 1
+def _each(snapshot: Snapshot, state: schedules.State, checkpoint: Checkpoint) -> int:
+    """How often the scheduler counts for one optimizer step.
+
+    Accelerate steps a prepared one once for every process; Megatron-LM's counts samples. Raises Refused.
+    """
+    count, step = _count(state), checkpoint.step
+    if snapshot.run.layout.counts_saves or not isinstance(count, int) or not step:
+        return 1
+    if schedules.kind(state) == schedules.MEGATRON and count % step:
+        raise Refused(
+            f"the schedule stands at {count} samples after {step} steps: batches of one size do not make that",
+            str(checkpoint.path),
+            "scale-lr and set-lr change the LR whatever the batches were",
+        )
+    return count // step if count > step and count % step == 0 else 1
+
+
+def _count(state: schedules.State) -> object:
+    """How far the scheduler says it is."""
+    return state.get("last_epoch", state.get("num_steps"))
 
 
 def _zeroing(snapshot: Snapshot) -> Change:
