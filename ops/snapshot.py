@@ -55,6 +55,15 @@ def further_back(snapshot: Snapshot, times: int) -> Snapshot:
     return replace(snapshot, log=_log(snapshot.run, times))
 
 
+def back_to(snapshot: Snapshot, offset: int) -> Snapshot:
+    """The snapshot with its log from a byte on, or from further back."""
+    times = 1
+    while isinstance(snapshot.log, LogView) and snapshot.log.begin > offset:
+        times *= 8
+        snapshot = further_back(snapshot, times)
+    return snapshot
+
+
 def inspected(snapshot: Snapshot, steps: frozenset[int]) -> Snapshot:
     """The snapshot with these checkpoints looked into: every file's structure, LR fields, optimizer moments."""
     if not steps or isinstance(snapshot.checkpoints, Unknown):

@@ -141,14 +141,16 @@ def verify(ctx: click.Context, change: str | None, wait: float, as_json: bool) -
 
     Compares the first log lines after the change with the promised step, LR and wandb id. Exit 0: yes, 2: no, 3: not yet.
     """
+    from ops import snapshot
     from ops.detectors import promise
     from ops.views.promises import checks_of
 
     run, _ = session.find(ctx)
     end = time.time() + wait
     while True:
-        seen = session.look(run, whole_log=True)
+        seen = session.look(run)
         found = _promised(seen, change)
+        seen = snapshot.back_to(seen, found.log_offset or 0)
         checks = checks_of(seen, found)
         if isinstance(checks, Unknown):
             raise Unreachable(f"the promises cannot be checked: {checks.reason}", str(run.dir), "m4ops status")
