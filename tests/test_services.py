@@ -2,11 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from alerting import NAN, NOW, SPIKE, configure, failed, lines, m4ops, message, news, tick
+from msgspec.structs import replace
 from services import Internet
 
 from ops import state
@@ -14,6 +18,7 @@ from ops.alerts.address import Answered, NotSent
 from ops.alerts.episodes import advance
 from ops.alerts.library import KEYED
 from ops.alerts.sinks import send, vet
+from ops.alerts.text import subject, text
 from ops.alerts.words import LAST_RETRY, Message, ident
 from ops.model import Finding, Run, Severity
 from ops.policy import Policy
@@ -36,7 +41,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
 def internet(world: Internet) -> Iterator[Internet]:
     """As at its first day."""
     world.calls.clear()
-    world.slack.__init__(), world.teams.__init__(), world.pagerduty.__init__(), world.pings.__init__()  # type: ignore[misc, func-returns-value]
+    for service in (world.slack, world.teams, world.pagerduty, world.pings, world.wandb):
+        service.__init__()  # type: ignore[misc]
     yield world
     world.trouble.clear()
 
@@ -203,3 +209,63 @@ def test_a_pager_is_told_of_the_ack_and_of_the_end(
     internet.trouble.clear()
     assert at_the_pager("job-absent") == ["triggered"] and "yours" in m4ops(bare, monkeypatch, "ack", "job-absent")
     assert at_the_pager("job-absent") == ["triggered", "acknowledged"]
+
+
+# ---------------------------------------------------------------- wandb
+
+
+@pytest.fixture
+def logged_in(internet: Internet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Somebody who has done `wandb login` and keeps nothing else of wandb in the environment."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".netrc").write_text(f"machine api.wandb.ai login user password {internet.wandb.key}\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    (tmp_path / ".m4ops").mkdir()
+    return tmp_path
+
+
+CLIENT = """
+import sys, wandb
+run = wandb.init(id="3fj2k1ab", entity="m4", project="idefics", mode="online", dir=sys.argv[1],
+                 settings=wandb.Settings(x_disable_stats=True, console="off", silent=True))
+run.alert(sys.argv[2], sys.argv[3], level="ERROR", wait_duration=1)
+run.finish()
+"""
+
+
+def test_wandb_gets_what_its_own_client_sends_and_nothing_else(internet: Internet, logged_in: Path) -> None:
+    alert = replace(message(NAN), dir=str(logged_in))
+    argv = [sys.executable, "-c", CLIENT, str(logged_in), subject(alert), text(alert)]
+    subprocess.run(argv, check=True, capture_output=True, timeout=60)
+    of_client = len(internet.calls)
+    send("wandb:m4/idefics", alert)
+    assert len(internet.calls) == of_client + 1 > 2, "one request, and the run of the trainer stays as it was"
+    theirs, ours = internet.wandb.alerts
+    assert theirs == ours
+    send("wandb:idefics", alert)
+    assert internet.wandb.alerts[2] == ours
+    internet.wandb.key += "x"
+    with pytest.raises(Answered, match="wandb login --relogin"):
+        send("wandb:m4/idefics", alert)
+    internet.wandb.key = internet.wandb.key[:-1]
+    with pytest.raises(Answered, match="could not find run"):
+        send("wandb:m4/idefics", replace(alert, wandb="unknown"))
+    (logged_in / ".netrc").unlink()
+    with pytest.raises(NotSent, match="wandb login, on this host"):
+        send("wandb:m4/idefics", alert)
+
+
+def test_a_wandb_alert_that_waited_offline_is_synced_into_a_run_of_its_own(
+    internet: Internet, logged_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    send("wandb:m4/idefics", replace(message(NAN), dir=str(logged_in)))
+    assert internet.calls == []
+    (kept,) = (logged_in / ".m4ops" / "wandb").glob("offline-run-*")
+    monkeypatch.delenv("WANDB_MODE")
+    subprocess.run([sys.executable, "-m", "wandb", "sync", str(kept)], capture_output=True, timeout=60, cwd=logged_in)
+    assert [(a["runName"], a["title"]) for a in internet.wandb.alerts] == [("m4ops-3fj2k1ab", subject(message(NAN)))]
+    named = {call.json["variables"].get("name") for call in internet.calls if b"upsertBucket" in call.body}
+    assert named == {"m4ops-3fj2k1ab"}, "the run of the trainer stays as it was"

@@ -10,7 +10,11 @@ STATE = "prometheus"
 
 
 class Answered(OSError):
-    """The sink is there and refuses this message; the next one may still go."""
+    """The sink is there and refuses this message; the next one may still go. `code`: HTTP's, 0 where there is none."""
+
+    def __init__(self, words: str, code: int = 0) -> None:
+        super().__init__(words)
+        self.code = code
 
 
 class NotSent(Exception):

@@ -14,6 +14,8 @@ TIMEOUT = 10.0
 """Seconds a sink may stay silent."""
 _SAID = 200
 """Characters of an answer that are shown."""
+_READ = 100_000
+"""Bytes of an answer that are read."""
 _GONE = "is the address revoked, or mistyped? Put a new one into m4ops.toml"
 _ADVICE = {
     400: "it does not understand the message: is this the address of another kind of sink?",
@@ -33,21 +35,22 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def post(url: str, content: Mapping[str, object], headers: Mapping[str, str] | None = None) -> None:
-    """POST a JSON object. Raises Answered when it is refused, NotSent when there were too many, else OSError."""
+def post(url: str, content: Mapping[str, object], headers: Mapping[str, str] | None = None) -> bytes:
+    """POST a JSON object; the begin of the answer. Raises Answered when it is refused, NotSent when there were too many, else OSError."""
     sent = {"Content-Type": "application/json", "User-Agent": "m4ops", **(headers or {})}
-    ask(urllib.request.Request(url, json.dumps(content).encode(), sent, method="POST"))
+    return ask(urllib.request.Request(url, json.dumps(content).encode(), sent, method="POST"))
 
 
-def ask(request: urllib.request.Request) -> None:
-    """Make a request. Raises as `post`."""
+def ask(request: urllib.request.Request) -> bytes:
+    """Make a request; the begin of the answer. Raises as `post`."""
     try:
-        urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT).close()
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT) as answer:
+            return bytes(answer.read(_READ))
     except urllib.error.HTTPError as error:
         with error:
             words = f"it answered {error.code} {error.reason}{_said(error)}"
-        kind = NotSent if error.code == 429 else Answered
-        raise kind(f"{words}: {advice(error.code)}" if advice(error.code) else words) from None
+        words += f": {advice(error.code)}" if advice(error.code) else ""
+        raise NotSent(words) if error.code == 429 else Answered(words, error.code) from None
 
 
 def advice(code: int) -> str:
