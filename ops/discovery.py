@@ -6,6 +6,7 @@ Order: `--run`, `M4OPS_RUN`, then upwards from the current folder. Any existing 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from ops import config as cfg
@@ -24,7 +25,7 @@ def find(wanted: str | None, cwd: Path, env: dict[str, str] | None = None) -> tu
     if said:
         return _named(said, cwd, env)
     for folder in (cwd, *cwd.parents):
-        if (folder / cfg.FILE).is_file() or _looks_like_run(folder):
+        if os.path.isfile(folder / cfg.FILE) or (not _closed(folder) and _looks_like_run(folder)):
             return describe(folder)
     raise RunNotFound(
         "no run here: no folder from here up holds latest_opt_step_dir, an opt_step-N, m4ops.toml, or another framework's checkpoints",
@@ -44,19 +45,47 @@ def roots(env: dict[str, str]) -> tuple[Path, ...]:
 
 def names(env: dict[str, str]) -> tuple[str, ...]:
     """Run names under the configured roots, for shell completion."""
-    return tuple(sorted(d.name for root in roots(env) if root.is_dir() for d in root.iterdir() if _looks_like_run(d)))
+    return tuple(sorted(folder.name for folder in folders(env)))
 
 
 def folders(env: dict[str, str]) -> tuple[Path, ...]:
-    """Every run's folder under the configured roots, each once."""
-    found = (d for root in roots(env) if root.is_dir() for d in root.iterdir() if _looks_like_run(d))
-    return tuple(sorted({Path(os.path.realpath(d)) for d in found}))
+    """Every run's folder under the configured roots, each once.
+
+    A folder that cannot be looked into counts as a run, and so does such a root: who asks for it is told why.
+    """
+    return tuple(sorted({Path(os.path.realpath(d)) for root in roots(env) for d in _runs_below(root)}))
+
+
+def _runs_below(root: Path) -> Iterator[Path]:
+    try:
+        below = sorted(root.iterdir())
+    except OSError:
+        yield root
+        return
+    for folder in below:
+        if folder.name != "lost+found" and (_closed(folder) or _looks_like_run(folder)):
+            yield folder
+
+
+def _closed(folder: Path) -> str:
+    """Why a folder, or what tells that it is a run, cannot be looked into; empty where it can, or is no folder."""
+    try:
+        os.stat(os.path.join(folder, "."))
+        os.listdir(folder)
+        _looks_like_run(folder)
+    except (NotADirectoryError, FileNotFoundError):
+        return ""
+    except OSError as error:
+        return str(error.strerror)
+    return ""
 
 
 def _named(said: str, cwd: Path, env: dict[str, str]) -> tuple[Run, cfg.Config]:
     path = cwd / said
     if path.is_dir():
-        if not _looks_like_run(path) and not (path / cfg.FILE).is_file():
+        if closed := _closed(path):
+            raise RunNotFound(f"this folder cannot be looked into: {closed}", str(path), f"ls -ld {path}")
+        if not _looks_like_run(path) and not os.path.isfile(path / cfg.FILE):
             raise RunNotFound(
                 "this folder is no run",
                 str(path),
@@ -70,13 +99,13 @@ def _named(said: str, cwd: Path, env: dict[str, str]) -> tuple[Run, cfg.Config]:
                 return describe(root / said)
     import difflib
 
-    near = difflib.get_close_matches(said, names(env), n=3)
+    near = [] if "/" in said else difflib.get_close_matches(said, names(env), n=3)
     hint = "did you mean " + ", ".join(near) + "?" if near else "give a folder, or list its parent in M4OPS_ROOTS"
     raise RunNotFound(f"no run `{said}`", str(path), hint)
 
 
 def _looks_like_run(folder: Path) -> bool:
-    if (folder / "logs" / "main_log.txt").is_file() or (folder / ".m4ops").is_dir():
+    if os.path.isfile(folder / "logs" / "main_log.txt") or os.path.isdir(folder / ".m4ops"):
         return True
     return folder.parent.name != DISCARDED and bool(layouts.claims(folder))
 
@@ -106,7 +135,7 @@ def describe(folder: Path) -> tuple[Run, cfg.Config]:
         dir=save_dir,
         name=name,
         log=place("log", _log(save_dir)),
-        evals=_followed(place("evals", evals if evals.is_file() else None)),
+        evals=_followed(place("evals", evals if os.path.isfile(evals) else None)),
         kill_switch=place("kill_switch", said.get("kill_switch_path")),
         save_switch=place("save_switch", said.get("save_switch_path")),
         trainer_config=place("trainer_config"),
@@ -134,19 +163,26 @@ def _followed(path: Path | None) -> Path | None:
 def _log(save_dir: Path) -> Path | None:
     """`logs/main_log.txt`, else the newest `logs/*.out` (Slurm's own output file)."""
     main = save_dir / "logs" / "main_log.txt"
-    if main.is_file():
+    try:
+        if main.is_file():
+            return main
+        outs = sorted((save_dir / "logs").glob("*.out"), key=lambda p: p.stat().st_mtime)
+    except OSError:  # whoever reads it learns why
         return main
-    outs = sorted((save_dir / "logs").glob("*.out"), key=lambda p: p.stat().st_mtime)
     return outs[-1] if outs else None
 
 
 def _trainer_paths(save_dir: Path) -> dict[str, Path]:
     """Kill and save switch as the newest `{job_id}_config.yaml` names them (anywhere in it).
 
-    A relative path is passed over: it depends on the folder the job was started in, which nothing here tells.
+    A relative path is passed over: it depends on the folder the job was started in, which nothing here tells. One that
+    cannot be read names none.
     """
-    file = started.newest(save_dir)
-    return switches(file.read_text(encoding="utf-8", errors="replace")) if file else {}
+    try:
+        file = started.newest(save_dir)
+        return switches(file.read_text(encoding="utf-8", errors="replace")) if file else {}
+    except OSError:
+        return {}
 
 
 def switches(text: str) -> dict[str, Path]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,6 +19,7 @@ from ops.shell import Shell
 if TYPE_CHECKING:
     from ops.placement import NodeState
 
+T = TypeVar("T")
 NO_LOG = Unknown("no log found: neither logs/main_log.txt nor logs/*.out")
 
 
@@ -30,22 +32,22 @@ def read(run: Run, shell: Shell, now: float, whole_log: bool = False) -> Snapsho
 
 def beside_log(run: Run, now: float, queued: tuple[Job, ...] | Unknown) -> Snapshot:
     """The picture of a run whose jobs are known, without its log."""
-    checkpoints = layouts.read(run)
+    checkpoints = _readable(lambda: layouts.read(run))
     return Snapshot(
         run=run,
         now=now,
         user=user(),
         jobs=queued,
-        pointer=layouts.pointer(run),
+        pointer=_readable(lambda: layouts.pointer(run)),
         checkpoints=checkpoints,
         log=Unknown("not read"),
         evals=evals.read(run.evals),
         history=journal.history(journal.read(run.dir)),
-        kill_switch_set=run.kill_switch.exists() if run.kill_switch else Unknown("no kill switch is known"),
+        kill_switch_set=_readable(run.kill_switch.exists) if run.kill_switch else Unknown("no kill switch is known"),
         folders=_folders(run.dir / DISCARDED),
         trainer_config=_config(run.trainer_config, "trainer config"),
         ds_config=_config(run.ds_config, "ds_config"),
-        disk=disk.read(run.dir, checkpoints),
+        disk=_readable(lambda: disk.read(run.dir, checkpoints)),
         started=started.read(run.dir),
     )
 
@@ -128,11 +130,19 @@ def _log(run: Run, times: int | None) -> LogView | Unknown:
     return reader.read_log(run.log, times and times * tail.BYTES, run.progress)
 
 
+def _readable(source: Callable[[], T | Unknown]) -> T | Unknown:
+    """What a source says; Unknown where part of what it looks at is closed to this user."""
+    try:
+        return source()
+    except OSError as error:
+        return Unknown(f"{error.filename}: {error.strerror}")
+
+
 def _folders(base: Path) -> tuple[str, ...]:
     """`''` for `discarded/` itself, then `exp_K` and `exp_K/opt_step-N`."""
-    if not base.is_dir():
+    if not os.path.isdir(base):
         return ()
-    found = [p for pattern in ("*", "*/*") for p in base.glob(pattern) if p.is_dir()]
+    found = [p for pattern in ("*", "*/*") for p in base.glob(pattern) if os.path.isdir(p)]
     return ("", *sorted(str(p.relative_to(base)) for p in found))
 
 

@@ -38,33 +38,39 @@ class Seen(Struct, frozen=True):
     """Whether the ledger is another one than was kept."""
 
 
-def look(runs: Sequence[Run], shell: Shell, now: float, keeping: bool = True) -> tuple[Seen, ...]:
-    """Every run at one instant, in their order. `keeping`: also ask for the ends of attempts that left the queue.
+def look(runs: Sequence[Run], shell: Shell, now: float, keeping: bool = True) -> tuple[Seen | OSError, ...]:
+    """Every run at one instant, in their order; the error of one that could not be looked at. `keeping`: also ask for the ends of attempts that left the queue.
 
     One `squeue` for all runs, however many clusters m4ops.toml names; for each cluster `sacct` once, and only when an attempt that was seen running is gone; `sinfo`
     once, and only when a job waits for nodes.
     """
-    found: dict[Path, Seen] = {}
+    found: dict[Path, Seen | OSError] = {}
     for cluster, queued in slurm.queues(shell, tuple(dict.fromkeys(run.cluster for run in runs))).items():
         group = [run for run in runs if run.cluster == cluster]
         found |= _cluster(group, queued, slurm.on(cluster, shell), now, keeping)
     return tuple(found[run.dir] for run in runs)
 
 
-def _cluster(runs: Sequence[Run], queued: fleet.Jobs, shell: Shell, now: float, keeping: bool) -> dict[Path, Seen]:
+def _cluster(
+    runs: Sequence[Run], queued: fleet.Jobs, shell: Shell, now: float, keeping: bool
+) -> dict[Path, Seen | OSError]:
     owners = {run.dir: snapshot.owner(run) for run in runs}
     jobs = fleet.share(runs, owners, queued)
     before = {run.dir: remembered(run) for run in runs}
     ledgers = {run.dir: attempts.advance(before[run.dir], jobs[run.dir], now) for run in runs}
     told = _told(ledgers, shell, now) if keeping else ()
     states = nodes.for_waiting(tuple(job for each in jobs.values() for job in each or ()), shell)
-    seen = {}
+    seen: dict[Path, Seen | OSError] = {}
     for run in runs:
         ledger = ledgers[run.dir]
         if not isinstance(told, Unknown):
             names, known = set(attempts.wanted(ledger)), {a.key for a in ledger.ended}
             ledger = attempts.answered(ledger, (a for a in told if a.raw_id in names or a.key in known))
-        picture = snapshot.beside_log(run, now, jobs[run.dir])
+        try:
+            picture = snapshot.beside_log(run, now, jobs[run.dir])
+        except OSError as error:
+            seen[run.dir] = error
+            continue
         ended = told if isinstance(told, Unknown) and ledger.gone and not ledger.ended else ledger.ended
         seen[run.dir] = Seen(replace(picture, attempts=ended, nodes=states), ledger, ledger != before[run.dir])
     return seen

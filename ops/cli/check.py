@@ -49,7 +49,11 @@ class Checked(Struct, frozen=True):
     metavar="URI",
     help="stdout:, https://…, mailto:…, smtp://host:port/…, or what docs/alerts.md lists (more than m4ops.toml says).",
 )
-@click.option("--saves", is_flag=True, help="Afterwards do what m4ops watch-saves does; m4ops cron install adds it.")
+@click.option(
+    "--saves",
+    is_flag=True,
+    help="Afterwards do what m4ops watch-saves does, of your own runs; m4ops cron install adds it.",
+)
 @click.option("--all", "all_runs", is_flag=True, help="Every run under M4OPS_ROOTS and the roots of your m4ops.toml.")
 @click.option("--every", metavar="MINUTES", type=click.IntRange(1), help="What cron says: missed checks are told of.")
 @click.option("--run", "wanted", multiple=True, metavar="DIR|NAME", help="One of several runs; may be repeated.")
@@ -88,10 +92,13 @@ def check(
 
 
 def _after_saves(runs: Sequence[tuple[Run, Config]]) -> None:
-    """Serve finished checkpoints, where that is declared. What fails in there is a finding of the next check."""
+    """Serve finished checkpoints, where that is declared. What fails in there is a finding of the next check.
+
+    Never another user's: what a run declares would be done with the rights of whoever checks it.
+    """
     sys.stdout.flush()  # an extraction may take its time
     for run, config in runs:
-        if run.on_save:
+        if run.on_save and session.mine(run):
             from ops.cli.saves import served
 
             try:
@@ -141,12 +148,21 @@ def checked_runs(
     checked = []
     for (run, config), one in zip(runs, seen, strict=True):
         try:
-            checked.append(_check(run, one, config.alerts(sinks), quiet, every))
-            _watched(run, config.alerts(sinks), None)
+            if isinstance(one, OSError):
+                raise one
+            checked.append(_check(run, one, _policy(run, config, sinks), quiet, every))
+            _watched(run, _policy(run, config, sinks), None)
         except (OpsError, OSError) as error:
             checked.append(_lost(run, error))
-            _watched(run, config.alerts(sinks), error)
+            _watched(run, _policy(run, config, sinks), error)
     return tuple(checked)
+
+
+def _policy(run: Run, config: Config, sinks: tuple[str, ...]) -> Policy:
+    """Where news go. A file that another user's run names is not written: that would be done with our rights."""
+    policy = config.alerts(sinks)
+    kept = (sink for sink in policy.sinks if sink in sinks or not sink.startswith("prometheus:") or session.mine(run))
+    return replace(policy, sinks=tuple(kept))
 
 
 def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Checked:
@@ -240,7 +256,7 @@ def _requests(
     """Carry out what teammates asked for; a request that failed makes the check fail too."""
     from ops.cli import request
 
-    policies = {run.dir: config.alerts(sinks) for run, config in runs}
+    policies = {run.dir: _policy(run, config, sinks) for run, config in runs}
     for one in checked:
         if one.snapshot is None:
             continue

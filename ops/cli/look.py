@@ -21,9 +21,11 @@ def status(ctx: click.Context, as_json: bool) -> None:
     from ops.alerts import acks
 
     run, _ = session.find(ctx)
-    seen = tick.look([run], session.lately(), time.time(), keeping=False)[0].snapshot
+    found = tick.look([run], session.lately(), time.time(), keeping=False)[0]
+    if isinstance(found, OSError):
+        raise found
     memory = state.load(run)
-    judged = judging.judge(seen, memory)
+    judged = judging.judge(found.snapshot, memory)
     seen, findings = judged.snapshot, (*judged.findings, *session.beside(judged.snapshot, memory))
     taken = session.taken(findings, memory, acks.read(run, seen.now), seen.now)
     if as_json:

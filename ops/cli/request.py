@@ -75,7 +75,7 @@ def carry_out(run: Run, jobs: object, tell: Callable[[Reply], None]) -> tuple[Re
     """Carry out what was asked of a run of this user. With an unknown queue everything waits for the next tick."""
     from ops import state
 
-    if not requests.folder(run).is_dir() or requests.owner(run) != os.geteuid():
+    if requests.owner(run) != os.geteuid() or not requests.folder(run).is_dir():
         return ()
     replies: list[Reply] = []
     try:

@@ -90,6 +90,14 @@ def look(run: Run, whole_log: bool = False, recent: bool = False) -> Snapshot:
     return snapshot.read(run, shell, time.time(), whole_log)
 
 
+def mine(run: Run) -> bool:
+    """Does the run's folder belong to this user?"""
+    try:
+        return run.dir.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
 def beside(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
     """What is wrong with what m4ops does by itself for a run: who checks it, its alerts, what follows a save."""
     found = _unwatched(seen.run, seen.now)
@@ -110,7 +118,7 @@ def _unwatched(run: Run, now: float) -> tuple[Finding, ...]:
 
     found: tuple[Finding, ...] = ()
     for what in (run, state.everything()):
-        if (what.dir / OPS_DIR / "cron").is_dir():
+        if os.path.isdir(what.dir / OPS_DIR / "cron"):
             from ops import chain
 
             found += chain.look(what, now)
