@@ -61,6 +61,9 @@ class Config(Struct, frozen=True):
     """The severities that are told in quiet hours too; `[]`: none."""
     messages_per_hour: int = 12
     """No hour brings more messages than this; what is held back comes together in the next one."""
+    heartbeat: str = ""
+    """An address outside, of healthchecks.io or its likes, that is asked for after every check that saw everything, so
+    that somebody notices when no check comes any more ([alerts](docs/alerts.md#who-watches-the-watcher))."""
     keep: tuple[str, ...] = ()
     """What `m4ops prune` keeps: `last 3`, `every 5000`, `best 2 by TASK`, `lowest 2 by TASK`, `around incidents`,
     `until uploaded`, `until evaluated`, `discarded 7 days`."""
@@ -103,6 +106,7 @@ class Config(Struct, frozen=True):
             quiet=read("quiet_hours", policy.quiet_hours) if self.quiet_hours else None,
             quiet_passes=read("quiet_passes", lambda names: tuple(map(policy.severity, names))),
             per_hour=self.messages_per_hour,
+            heartbeat=read("heartbeat", policy.address) if self.heartbeat else "",
         )
 
 

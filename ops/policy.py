@@ -51,6 +51,13 @@ def quiet_hours(text: str) -> QuietHours:
     return QuietHours(marks[0], marks[1], found[5] or "")
 
 
+def address(text: str) -> str:
+    """The address of a heartbeat. Raises BadInput, without showing what may be a secret."""
+    if not re.fullmatch(r"https?://[^\s/?#]+([/?]\S*)?", text):
+        raise BadInput("this is no web address", hint='heartbeat = "https://hc-ping.com/…", as the service shows it')
+    return text
+
+
 class Policy(Struct, frozen=True):
     """When, how often and to whom. A span of 0 stands for never."""
 
@@ -65,6 +72,8 @@ class Policy(Struct, frozen=True):
     quiet: QuietHours | None = None
     quiet_passes: tuple[Severity, ...] = (Severity.CRITICAL, Severity.UNKNOWN)
     per_hour: int = 12
+    heartbeat: str = ""
+    """Asked for after every check that saw everything."""
 
     def urgent(self, now: float) -> tuple[Severity, ...]:
         """The severities that are told at this time without waiting for the morning."""

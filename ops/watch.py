@@ -6,13 +6,21 @@ the next one tells of the ticks that were missed between them, and whoever looks
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from ops import state
+from ops.alerts.address import mask
+from ops.errors import OpsError
 from ops.model import Finding, Run, Severity
 
 FILE = "checked.json"
 LATE = 1.75
 """Periods, and a minute, between two checks after which one was missed: less than two, more than a short queue takes."""
+HEARTBEAT = "heartbeat.json"
+"""There only while the heartbeat fails."""
+UNHEARD = 3
+"""Heartbeats in a row that must fail before it is told."""
+LEASE = 30.0
 PATIENCE = 3
 """Periods, and never less than half an hour, without a check after which none is expected."""
 
@@ -46,6 +54,28 @@ def silent(run: Run, now: float) -> tuple[Finding, ...]:
         return ()
     summary = f"nobody checked this run for {(now - last) / 3600:.1f} h; a check every {minutes} minutes was meant"
     return (Finding("check-silent", Severity.WARNING, summary, actions=("m4ops cron status", "m4ops cron install")),)
+
+
+def beaten(run: Run, address: str, reason: str, now: float) -> None:
+    """Note that the heartbeat did not arrive, or, without a reason, that it did. What cannot be kept is not."""
+    before = state.kept(run, HEARTBEAT)
+    if not reason and not before:
+        return
+    with suppress(OpsError, OSError), state.lease(run, "heartbeat", LEASE):
+        if not reason:
+            return state.drop(run, HEARTBEAT)
+        missed = 1 + (before["missed"] if isinstance(before.get("missed"), int) else 0)
+        state.keep(run, HEARTBEAT, {"to": mask(address), "missed": missed, "reason": reason, "time": now})
+
+
+def unheard(run: Run) -> tuple[Finding, ...]:
+    """`heartbeat-failing` when it did not arrive several times in a row."""
+    kept = state.kept(run, HEARTBEAT)
+    if not isinstance(kept.get("missed"), int) or kept["missed"] < UNHEARD:
+        return ()
+    summary = f"the heartbeat does not reach {kept.get('to')}: {kept.get('reason')}"
+    evidence = f"missed {kept['missed']} times in a row: whoever waits for it takes that for the end of the checks"
+    return (Finding("heartbeat-failing", Severity.WARNING, summary, (evidence,)),)
 
 
 def forget(run: Run) -> None:

@@ -1,6 +1,7 @@
 """What the tests of alerts share: two troubles, a message, and a run whose checks are steered from outside."""
 
 import json
+import os
 from collections.abc import Sequence
 
 import pytest
@@ -60,7 +61,8 @@ def lines(run: Run, *more: str) -> None:
 
 def m4ops(run: Run, monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
     """What a command says."""
-    monkeypatch.setenv("M4OPS_EMBEDDED", str(run.dir.parent / "slurm"))
+    if "M4OPS_EMBEDDED" not in os.environ:
+        monkeypatch.setenv("M4OPS_EMBEDDED", str(run.dir.parent / "slurm"))
     done = CliRunner().invoke(cli, ["--run", str(run.dir), *words])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.output

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socketserver
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from alerting import NAN, NOW, SPIKE, configure, failed, lines, m4ops, message, news, tick
 from msgspec.structs import replace
+from receivers import Web
 from services import Internet
 
 from ops import state
@@ -269,3 +271,61 @@ def test_a_wandb_alert_that_waited_offline_is_synced_into_a_run_of_its_own(
     assert [(a["runName"], a["title"]) for a in internet.wandb.alerts] == [("m4ops-3fj2k1ab", subject(message(NAN)))]
     named = {call.json["variables"].get("name") for call in internet.calls if b"upsertBucket" in call.body}
     assert named == {"m4ops-3fj2k1ab"}, "the run of the trainer stays as it was"
+
+
+# ---------------------------------------------------------------- the heartbeat
+
+
+def test_who_waits_outside_hears_of_every_check_that_sees_and_of_one_that_is_blind(
+    bare: Run, internet: Internet, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One blind check is a hiccup, two are not; a heartbeat that does not arrive is told like any other trouble."""
+    address = f"https://hc-ping.com{internet.pings.check}"
+    configure(bare, "stdout:", more=f'heartbeat = "{address}"')
+
+    def heard(checks: int) -> list[str]:
+        internet.pings.heard.clear()
+        for _ in range(checks):
+            said.append(m4ops(bare, monkeypatch, "check"))
+            clock.now += 600
+        return list(internet.pings.heard)
+
+    said: list[str] = []
+    assert heard(2) == ["ok", "ok"]
+    squeue = bare.dir.parent / "squeue"
+    squeue.write_text("#!/bin/sh\necho slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1\n")
+    squeue.chmod(0o755)
+    with monkeypatch.context() as controller:
+        controller.setenv("PATH", str(squeue.parent), prepend=":")
+        controller.setenv("M4OPS_EMBEDDED", "")
+        assert heard(3) == ["fail", "fail"], said
+    assert heard(1) == ["ok"]
+    said.clear()
+    internet.trouble["hc-ping.com"] = (404, {}, f"not found: {internet.pings.check}")
+    assert heard(5) == []
+    assert [word for word in said if word] == [said[3]] and "heartbeat does not reach https://hc-ping.com/***" in said[
+        3
+    ]
+    assert "s3cret" not in "".join(said) and "heartbeat" in m4ops(bare, monkeypatch, "status")
+    internet.trouble.clear()
+    heard(2)
+    assert "RESOLVED tr_190: the heartbeat" in said[-1] and "heartbeat" not in m4ops(bare, monkeypatch, "status")
+
+
+def test_a_heartbeat_that_hangs_holds_up_no_check_for_long(
+    bare: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ops.alerts.web.TIMEOUT", 0.3)
+    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as silent:  # never answers
+        configure(bare, web.uri, more=f'heartbeat = "http://127.0.0.1:{silent.server_address[1]}/s3cret"')
+        for _ in range(4):
+            m4ops(bare, monkeypatch, "check")
+            clock.now += 600
+    assert "no answer within 0.3 s" in web.texts()[-1] and "s3cret" not in str(web.posted())
+
+
+@pytest.mark.parametrize("wrong", ["hc-ping.com/s3cret", "ftp://h/s3cret", "https:///s3cret", "$HEARTBEAT s3cret"])
+def test_a_heartbeat_that_is_no_address_is_told_at_once(bare: Run, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    configure(bare, more=f'heartbeat = "{wrong}"')
+    said = m4ops(bare, monkeypatch, "check")
+    assert "`heartbeat`: this is no web address" in said and "s3cret" not in said

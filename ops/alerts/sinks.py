@@ -21,7 +21,6 @@ import shutil
 import smtplib
 import sys
 import tempfile
-import urllib.error
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.message import EmailMessage
@@ -118,7 +117,7 @@ def _failures(uri: str) -> Iterator[None]:
     except OpsError as error:
         raise NotSent(error.what) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise NotSent(scrub(_reason(error), uri)) from None
+        raise NotSent(scrub(web.reason(error), uri)) from None
 
 
 def _print(_: SplitResult, message: Message) -> None:
@@ -222,10 +221,3 @@ def _of_library(parts: SplitResult, uri: str) -> SplitResult:
 
 def _bad(what: str, uri: str) -> BadInput:
     return BadInput(f"{what}: {mask(uri)}", hint=f"one of: {KNOWN}")
-
-
-def _reason(error: Exception) -> str:
-    cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(cause, TimeoutError) or isinstance(error.__context__, TimeoutError):
-        return f"no answer within {web.TIMEOUT:g} s"
-    return str(cause) or type(cause).__name__

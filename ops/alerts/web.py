@@ -68,3 +68,11 @@ def _said(error: urllib.error.HTTPError) -> str:
         return ""
     shown = "".join(c for c in words if c.isprintable())[:_SAID]
     return f" ({shown})" if shown else ""
+
+
+def reason(error: Exception) -> str:
+    """Why nothing was sent, in a few words; they may hold an address."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, TimeoutError) or isinstance(error.__context__, TimeoutError):
+        return f"no answer within {TIMEOUT:g} s"
+    return str(cause) or type(cause).__name__

@@ -102,6 +102,8 @@ KINDS: tuple[Kind, ...] = (
        "the operating system", "m4ops cron status"),
     _k("sink-failing", _W, "alerts do not reach one of their sinks; they are kept and tried again",
        "correct its address in m4ops.toml, or wait for the other side", "", "m4ops itself", "m4ops check"),
+    _k("heartbeat-failing", _W, "the heartbeat of the checks does not arrive outside, where its absence rings",
+       "correct `heartbeat` in m4ops.toml, or wait for the other side", "", "m4ops itself", "m4ops check"),
     _k("request", _W, "a teammate's request was refused, failed or expired", "m4ops request shows it", "",
        "m4ops itself", "m4ops request"),
 )  # fmt: skip

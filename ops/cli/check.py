@@ -38,6 +38,8 @@ class Checked(Struct, frozen=True):
     severity: Severity
     taken: Mapping[str, Ack] = field(default_factory=dict)
     """Who has taken which of them, by their key."""
+    sees: bool | None = False
+    """Whether everything could be read; None: something could not, for the first time."""
 
 
 @click.command()
@@ -78,7 +80,8 @@ def check(
     try:
         _parse(sinks)
         runs, lost = _runs(ctx, all_runs, wanted)
-        checked = (*lost, *checked_runs(runs, sinks, as_json, every or 0))
+        seen = checked_runs(runs, sinks, as_json, every or 0)
+        checked = (*lost, *seen)
     except (OpsError, OSError) as error:
         session.say(f"m4ops check: UNKNOWN: {error}")
         sys.exit(int(Severity.UNKNOWN))
@@ -86,9 +89,28 @@ def check(
     worst = max((c.severity for c in checked), key=words.URGENCY.index, default=Severity.OK)
     if as_json:
         _print(checked, worst, many=all_runs or len(wanted) > 1)
+    _beat(runs, seen)
     if saves:
         _after_saves(runs)
     sys.exit(int(worst))
+
+
+def _beat(runs: Sequence[tuple[Run, Config]], checked: Sequence[Checked]) -> None:
+    """Tell those who wait outside that the checks live, or that they are blind. What fails is told after a while."""
+    from ops import watch
+
+    addresses: dict[str, set[bool | None]] = {}
+    for (_, config), one in zip(runs, checked, strict=True):
+        addresses.setdefault(config.heartbeat, set()).add(one.sees)
+    sure = {address: False not in sees for address, sees in addresses.items() if address and None not in sees}
+    said: dict[str, str] = {"": ""}
+    if sure:
+        from ops.alerts import heartbeat
+
+        said |= heartbeat.beat(sure)
+    for run, config in runs:
+        if config.heartbeat in said:
+            watch.beaten(run, config.heartbeat, said[config.heartbeat], time.time())
 
 
 def _after_saves(runs: Sequence[tuple[Run, Config]]) -> None:
@@ -196,9 +218,20 @@ def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Che
         judged = judging.judge(seen.snapshot, memory)
         picture, findings = judged.snapshot, judged.findings
     taken = session.taken(findings, memory, acks, now)
-    checked = Checked(run, picture, findings, verdict(picture, findings), taken)
+    checked = Checked(run, picture, findings, verdict(picture, findings), taken, _sees(findings, memory))
     _metrics(checked, policy, memory, acks)
     return checked
+
+
+def _sees(findings: Sequence[Finding], memory: Memory) -> bool | None:
+    """See `Checked.sees`: one squeue that did not answer rings nowhere, as it pages nobody."""
+    from ops.alerts.episodes import PATIENCE
+
+    dark = {finding.key for finding in findings if finding.severity is Severity.UNKNOWN}
+    if not dark:
+        return True
+    lasting = any(episode.key in dark and episode.ticks >= PATIENCE for episode in memory.episodes)
+    return False if lasting else None
 
 
 def _keeper(run: Run, held: Lease, before: Memory | None = None) -> Callable[[Memory], None]:

@@ -100,7 +100,9 @@ def mine(run: Run) -> bool:
 
 def beside(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
     """What is wrong with what m4ops does by itself for a run: who checks it, its alerts, what follows a save."""
-    found = _unwatched(seen.run, seen.now)
+    from ops import watch
+
+    found = (*_unwatched(seen.run, seen.now), *watch.unheard(seen.run))
     if memory.sinks:
         from ops.alerts import notify
 
