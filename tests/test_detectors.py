@@ -4,6 +4,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -612,6 +613,57 @@ def test_a_low_bump_that_passes_is_never_called_a_divergence() -> None:
     losses = falling(900, seed=21, power=1.5)
     bump = [loss + (0.045 if 600 <= i < 640 else 0) for i, loss in enumerate(losses)]
     assert "loss-divergence" not in over_time(series(bump))
+
+
+def peaks(i: int) -> float:
+    """Three peaks one after the other, each up within ten rows and down within fifteen."""
+    return 1.3 * min((i % 25) / 10, (25 - i % 25) / 15) if 0 <= i < 75 else 0.0
+
+
+SLOW_HEALING: dict[str, Callable[[int], float]] = {
+    "over sixty rows": lambda i: 1.5 * max(0.0, 1 - i / 60) if i >= 0 else 0.0,
+    "with a tail": lambda i: 4.0 * 0.7**i + 0.3 * 0.97**i if i >= 0 else 0.0,
+    "of three peaks": peaks,
+    "that leaps late": lambda i: (0.5 if i < 4 else 4.0 * 0.8 ** (i - 4)) if i >= 0 else 0.0,
+}
+
+
+@pytest.mark.parametrize("shape", SLOW_HEALING)
+def test_a_spike_on_its_way_back_is_no_reason_to_rewind(shape: str) -> None:
+    losses = [loss + SLOW_HEALING[shape](i - 400) for i, loss in enumerate(falling(600, seed=11))]
+    said = over_time(series(losses))
+    assert "loss-spike" in said[401:405]
+    assert "loss-divergence" not in said
+    assert said[-60:] == [""] * 60
+    raised = sum(now != before == "" for before, now in pairwise(said))
+    assert raised == (3 if shape == "of three peaks" else 1)
+
+
+STAYING: dict[str, Callable[[int], float]] = {
+    "comes down half way": lambda i: 0.8 + 1.2 * 0.8**i,
+    "wavers": lambda i: 0.9 + 0.6 * math.sin(i / 2),
+    "stays": lambda i: 0.6,
+}
+
+
+@pytest.mark.parametrize("shape", STAYING)
+def test_a_rise_that_stays_is_a_divergence_whatever_it_does_up_there(shape: str) -> None:
+    losses = [loss + (STAYING[shape](i - 400) if i >= 400 else 0) for i, loss in enumerate(falling(480, seed=11))]
+    said = over_time(series(losses))
+    assert "loss-divergence" in said[:440]
+    assert said[-1] == "loss-divergence"
+
+
+def test_what_is_said_of_a_rise_is_true_when_it_is_said() -> None:
+    losses = [loss + SLOW_HEALING["over sixty rows"](i - 400) for i, loss in enumerate(falling(440, seed=11))]
+    rows = series(losses)
+    assert found(rows[:402])[0].summary.endswith("at step 10050, undecided 1 logged row after the alarm")
+    (late,) = found(rows)
+    assert late.summary.startswith("loss rose from 2.0")
+    assert late.summary.endswith("at step 11000, on its way back")
+    (back,) = found(series([*diverging(), *falling(464, seed=12)[460:]]))
+    assert back.kind == "loss-divergence"
+    assert "on its way back" in back.summary
 
 
 def norms(rows: int, spike: int | None = None) -> list[Sample]:

@@ -15,7 +15,7 @@ def _k(name: str, severity: Severity, meaning: str, action: str, runbook: str, s
 _W, _C, _U = Severity.WARNING, Severity.CRITICAL, Severity.UNKNOWN
 
 KINDS: tuple[Kind, ...] = (
-    _k("loss-spike", _W, "the loss jumped; whether it heals shows within 20 logged rows",
+    _k("loss-spike", _W, "the loss jumped and may heal; where it only climbs or stays, it is a divergence after 20 to 30 logged rows",
        "wait: a spike that rose within a few rows mostly heals", "loss-spikes", _CHRONICLES, "m4ops plot"),
     _k("loss-divergence", _C, "the loss rose and did not come back",
        "rewind to before the rise; if it comes again, with a lower learning rate", "loss-diverges", _CHRONICLES,

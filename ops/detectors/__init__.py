@@ -63,7 +63,7 @@ LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (
     room.look,
 )
 
-VERSION = 2
+VERSION = 3
 """Of the memory: one that another version wrote is not understood, and made again from the log."""
 WORST = (Severity.CRITICAL, Severity.UNKNOWN, Severity.WARNING, Severity.OK)
 

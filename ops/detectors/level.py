@@ -7,7 +7,7 @@ enters the statistics clipped, so that a second rise is measured as the first wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from statistics import median
 from typing import Any
@@ -93,6 +93,12 @@ class Level:
         self.waiting.append(value - level)
         if len(self.waiting) > LAG:
             self.noise.push(self.waiting.pop(0))
+
+    def settle(self, values: Sequence[float]) -> None:
+        """A rise is over: the level is where these values are, though a little of the rise be left."""
+        self.restart()
+        for value in values:
+            self.near.push(value)
 
     def restart(self) -> None:
         """Forget what is short: after a resume the data is in another order."""

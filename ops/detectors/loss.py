@@ -2,10 +2,10 @@
 
 A loss is measured against the median of the last accepted ones. It stands out when it lies above by more than the
 run's noise, its tail and a share of the level allow; two such rows running, or three of six, raise `loss-spike`.
-After 20 logged rows it has healed, or is a `loss-divergence`, unless it is on its way back: that is awaited. What creeps
-is seen by slower tests: the median of the last 40 rows against earlier such medians, and the level against the lowest
-one yet. Outliers enter the statistics clipped or not at all, and a step that goes back (a resume) clears the short
-memory.
+What becomes of it is told from where the loss goes then (`ops.detectors.episode`). What creeps is seen by slower tests: the
+median of the last 40 rows against earlier such medians, and the level against the lowest one yet. They begin anew after a
+spike, which says nothing of a drift. Outliers enter the statistics clipped or not at all, and a step that goes back (a
+resume) clears the short memory.
 
 Spikes rise within a few rows and divergences slowly: "a spike that tends to recover is when it happens instantly"
 (huggingface/m4-logs, chronicles of the 80B run).
@@ -18,11 +18,13 @@ from math import isfinite, sqrt
 from statistics import median
 from typing import Any
 
-from msgspec import Struct, field, to_builtins
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from ops.detectors.datasets import Datasets
+from ops.detectors.episode import FEW, Episode
 from ops.detectors.evidence import State, answered, ladder, where
-from ops.detectors.level import NEAR, NOISE, Level, Rule, sigma_of
+from ops.detectors.level import ENOUGH, NEAR, NOISE, Level, Rule, sigma_of
 from ops.detectors.window import Window
 from ops.model import Finding, LogEvent, Sample, Severity, Snapshot
 from ops.pace import stepped_back
@@ -33,64 +35,11 @@ GUARD = 20
 """Rows of a run before anything but the comparison with its first loss is judged."""
 CLIMB = 4
 """Rises one after the other that are no noise, young as the run is."""
-WAIT = 20
-"""Rows after the alarm by which a spike has healed or is a divergence."""
-FALL = 0.1
-"""Of the whole rise: what comes down by so much within ten rows is on its way back."""
 SETTLED = 0.05
 """A lasting shift below this share of the level is taken as the new level after `NOISE` rows."""
+CREEP = 0.006
+"""A slow rise of a smaller share of the level is none."""
 RULE = Rule()
-
-
-class Episode(Struct):
-    """A rise under observation."""
-
-    step: int
-    line: int
-    offset: int
-    level: float
-    """The loss before."""
-    excess: float
-    """How far above the level is out of the ordinary."""
-    rows: int
-    """Logged rows since the onset."""
-    alarm: int
-    """`rows` at the alarm."""
-    margin: int
-    """Ten logged rows in steps: how far before the onset a rewind should go."""
-    peak: float
-    peak_row: int
-    seen: int
-    """The last step seen."""
-    diverged: bool = False
-    young: bool = False
-    """It began with a run's first rows."""
-    recent: list[float] = field(default_factory=list)
-
-    def follow(self, sample: Sample, height: float) -> None:
-        """Take in one more row; `height` is what its peak is measured by."""
-        self.rows += 1
-        self.seen = sample.step
-        self.recent = [*self.recent, sample.loss][-SLOW:]
-        if height > self.peak:
-            self.peak, self.peak_row = height, self.rows
-
-    @property
-    def falls(self) -> bool:
-        """Does it come down, by more than is ordinary?"""
-        if len(self.recent) < 15:
-            return False
-        now, before = median(self.recent[-5:]), median(self.recent[-15:-10])
-        return before - now >= max(FALL * (self.peak - self.level), self.excess)
-
-    def stays(self, rows: int, share: float = 1.0) -> bool:
-        """Is the loss of the last rows still out of the ordinary, and not on its way back?"""
-        return not self.falls and median(self.recent[-rows:]) - self.level > share * self.excess
-
-    def healed(self, rows: int, share: float = 0.25) -> bool:
-        """Is the loss of the last rows back, but for a share of the rise?"""
-        bound = self.level + max(share * (self.peak - self.level), 0.3 * self.excess)
-        return len(self.recent) >= rows and median(self.recent[-rows:]) <= bound
 
 
 class Losses:
@@ -195,17 +144,13 @@ def _row(memory: Losses, sample: Sample) -> None:
 
 def _decide(memory: Losses, episode: Episode) -> None:
     """Has an open rise healed, or is it a divergence?"""
-    since = episode.rows - episode.alarm
-    if since >= 3 and (episode.healed(10, 0.15) if episode.diverged else episode.healed(5)):
-        memory.fast, memory.level.flags = None, []
-        if (
-            memory.slow
-            and not memory.slow.diverged
-            and median(episode.recent[-5:]) <= memory.slow.level + memory.slow.excess
-        ):
-            memory.slow = None
+    if episode.healed(2 * FEW if episode.diverged else FEW):
+        memory.fast = None
+        memory.level.settle(episode.recent[-ENOUGH:])
+        memory.slow_rows.clear()  # a spike says nothing of a drift
+        memory.slow = memory.slow if memory.slow and memory.slow.diverged else None
         return
-    if since >= WAIT and episode.stays(10):
+    if episode.climbs or (episode.waited and episode.stays(2 * FEW)):
         episode.diverged = True
     if _settled(episode):
         memory.fast, memory.level.flags = None, []
@@ -266,17 +211,18 @@ def _still_rising(rows: Window) -> bool:
     """Is each quarter of the window higher than the one before?"""
     values, quarter = list(rows.values), len(rows) // 4
     medians = [median(values[i : i + quarter]) for i in range(0, 4 * quarter, quarter)] if quarter else []
-    return all(a < b for a, b in pairwise(medians)) and len(rows) == SLOW
+    return all(a < b for a, b in pairwise(medians)) and len(rows) >= SLOW // 2
 
 
 def _follow_slow(memory: Losses, episode: Episode, sample: Sample) -> None:
     episode.follow(sample, memory.slow_rows.median)
     settled = _settled(episode)
-    waited = episode.rows - episode.alarm >= WAIT
-    healed = waited and episode.healed(SLOW // 2 if episode.diverged else 5)
-    episode.diverged = episode.diverged or (waited and episode.stays(SLOW // 2, 0.5))
+    healed = episode.healed(SLOW // 2 if episode.diverged else 2 * FEW)
+    waited = episode.rows - episode.alarm >= SLOW // 2
+    episode.diverged = episode.diverged or (waited and episode.stays(SLOW // 2))
     if settled or healed:
         memory.slow = memory.lowest = None
+        memory.slow_rows.clear()
     if settled:
         memory.past.clear()
         memory.past_steps, memory.fresh = [], []
@@ -295,7 +241,7 @@ def _over_past(memory: Losses, sample: Sample) -> Episode | None:
     if len(memory.past) < SLOW or len(memory.level.noise) < NOISE // 2:
         return None
     usual = memory.past.quantile(0.85)
-    bound = max(6 * 1.2533 * sigma_of(memory.level.noise) / sqrt(SLOW), 0.006 * abs(usual), RULE.least)
+    bound = max(6 * 1.2533 * sigma_of(memory.level.noise) / sqrt(SLOW), CREEP * abs(usual), RULE.least)
     if now - usual <= bound:
         return None
     newest_first = [value for _, value in reversed(memory.fresh)]
@@ -305,7 +251,7 @@ def _over_past(memory: Losses, sample: Sample) -> Episode | None:
 
 def _over_lowest(memory: Losses) -> Episode | None:
     """A quarter above the lowest level since the last resume. A run too young for `_over_past` has this."""
-    if memory.rows <= GUARD or len(memory.level.near) < NEAR or len(memory.level.noise) < GUARD:
+    if memory.rows <= GUARD or len(memory.slow_rows) < NEAR or len(memory.level.noise) < GUARD:
         return None
     now = memory.level.near.median
     if memory.lowest is None or now <= memory.lowest[0]:
@@ -317,22 +263,24 @@ def _over_lowest(memory: Losses) -> Episode | None:
 
 def _findings(memory: Losses, snapshot: Snapshot) -> tuple[Finding, ...]:
     open_ = [episode for episode in (memory.fast, memory.slow) if episode]
-    diverged = [episode for episode in open_ if episode.diverged]
     parts = f"; of the data sets rose {memory.datasets.named}" if memory.datasets.risen else ""
-    if diverged:
-        return (_divergence(min(diverged, key=lambda e: e.step), parts, snapshot),)
     if not open_ and parts:
         return (memory.datasets.finding(snapshot),)
-    return tuple(_spike(episode, parts, snapshot) for episode in open_)
+    told = [episode for episode in open_ if episode.diverged or episode is open_[0]]
+    return tuple(_told(episode, episode is memory.slow, parts, snapshot) for episode in told)
+
+
+def _told(episode: Episode, creeps: bool, parts: str, snapshot: Snapshot) -> Finding:
+    finding = (_divergence if episode.diverged else _spike)(episode, parts, snapshot)
+    return replace(finding, episode="loss-creep:") if creeps else finding
 
 
 def _spike(episode: Episode, parts: str, snapshot: Snapshot) -> Finding:
-    left = max(0, WAIT - (episode.rows - episode.alarm))
     return Finding(
         kind="loss-spike",
         severity=Severity.OK if episode.young else Severity.WARNING,
-        summary=f"loss rose from {episode.level:.4g} to {episode.peak:.4g} at step {episode.step}; "
-        f"whether it heals shows within {left} logged rows{parts}",
+        summary=f"loss rose from {episode.level:.4g} to {episode.peak:.4g} since step {episode.step}; "
+        f"{_outlook(episode)}{parts}",
         evidence=(where(snapshot, episode.line, episode.offset),),
         step=episode.step,
         line=episode.line or None,
@@ -341,14 +289,24 @@ def _spike(episode: Episode, parts: str, snapshot: Snapshot) -> Finding:
     )
 
 
+def _outlook(episode: Episode) -> str:
+    """Where an undecided rise stands, as of its last row."""
+    since = episode.rows - episode.alarm
+    rows = f"{since} logged row{'' if since == 1 else 's'}"
+    now = f"{episode.now:.4g} at step {episode.seen}"
+    if episode.returns:
+        return f"{now}, on its way back"
+    return f"{now}, not healed after {rows}" if episode.waited else f"{now}, undecided {rows} after the alarm"
+
+
 def _divergence(episode: Episode, parts: str, snapshot: Snapshot) -> Finding:
-    now = median(episode.recent[-5:])
     note = answered(snapshot, episode.step, episode.offset)
+    back = ", on its way back" if episode.returns or episode.now <= episode.level + episode.excess else ""
     return Finding(
         kind="loss-divergence",
         severity=Severity.WARNING if note else Severity.CRITICAL,
         summary=f"loss diverges since step {episode.step}: {episode.level:.4g} before, "
-        f"{now:.4g} at step {episode.seen}{note}{parts}",
+        f"{episode.now:.4g} at step {episode.seen}{back}{note}{parts}",
         evidence=(where(snapshot, episode.line, episode.offset),),
         step=episode.step,
         line=episode.line or None,
