@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -396,6 +397,31 @@ def test_two_starts_of_a_chain_are_compared(login: Login) -> None:
     assert until(lambda: login.queue() == [], 20)
     text = login.done("diff", "1_2", "3")
     assert "+ FOO: bar" in text and "WANDB_API_KEY" in text.split("whether the value of a secret changed:")[1]
+
+
+def test_an_id_that_slurm_gives_again_does_not_mix_two_jobs(login: Login) -> None:
+    """A controller that lost its state, or whose ids ran over, begins anew: both jobs are job 1."""
+    login.env(TRAIN_CMD='echo "torch==2.1" > "$SAVE_DIR/1_requirements.txt"', FOO="old")
+    login.done("submit", "-y")
+    assert until(lambda: login.queue() == [], 20)
+    (first,) = login.kept()
+    start = login.run / ".m4ops" / "starts" / "1.0"
+    (start.parent / "1.1").write_text(start.read_text().replace("restart=0", "restart=1"))
+    for path in (*start.parent.iterdir(), login.run / "1_requirements.txt"):  # long ago
+        path.write_text(path.read_text().replace("time=1", "time=0"))
+        os.utime(path, (1e9, 1e9))
+    scheduler.stop(login.root / "slurm")
+    shutil.rmtree(login.root / "slurm")
+    login.env(TRAIN_CMD="true", FOO="new")
+    login.done("submit", "-y")
+    assert until(lambda: login.queue() == [], 20)
+    text = login.done("diff", first.name, "1")
+    assert "FOO: old → new" in text
+    assert "1_requirements.txt is older than this start" in login.done("diff", "1", "1", "--json")
+    said = login.done("diff", f"{first.name}:0", f"{first.name}:1", "--json")
+    assert "a later start of the job, or of one of the same id, wrote over it" in said
+    assert "nothing is known of job 1:1" in login.refused("diff", "1", "1:1")
+    assert login.done("diff", "1:0", "1").split("\n")[1:] == login.done("diff", "1", "1").split("\n")[1:]
 
 
 def test_code_that_changed_in_the_queue_is_told_by_what_ran(login: Login) -> None:

@@ -162,8 +162,9 @@ def _repository(env: dict[str, str]) -> tuple[str, str]:
 def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     """What changed between two starts: environment, config, commit, nodes, packages and more.
 
-    JOB is 1234, 1234_3 (a task), or 1234_3:1 (its first restart); without a number its newest start. Says UNKNOWN, with
-    the reason, of what was not kept.
+    JOB is 1234, 1234_3 (a task), or 1234_3:1 (its first restart); without a number its newest start. Of several jobs to
+    which Slurm gave that id it is the last; a name in .m4ops/submitted/ means just that one. Says UNKNOWN, with the
+    reason, of what was not kept.
     """
     from ops.views import differences
 
