@@ -60,7 +60,8 @@ class Config(Struct, frozen=True):
     quiet_passes: tuple[str, ...] = ("CRITICAL", "UNKNOWN")
     """The severities that are told in quiet hours too; `[]`: none."""
     messages_per_hour: int = 12
-    """No hour brings more messages than this; what is held back comes together in the next one."""
+    """No hour brings more messages than this, but for two of a CRITICAL of a new kind; what is held back comes together in
+    the next one."""
     heartbeat: str = ""
     """An address outside, of healthchecks.io or its likes, that is asked for after every check that saw everything, so
     that somebody notices when no check comes any more ([alerts](docs/alerts.md#who-watches-the-watcher))."""

@@ -7,7 +7,7 @@ from alerting import NAN, NOW, SPIKE, failed, news
 from msgspec.structs import replace
 
 from ops.alerts.episodes import BLIND_LIMIT, advance, escalate
-from ops.alerts.gather import compact, gather
+from ops.alerts.gather import AHEAD, compact, gather
 from ops.alerts.text import LISTED, subject, text
 from ops.alerts.words import Ack, Episode, Message, News, Pending, ident
 from ops.errors import BadInput
@@ -171,9 +171,11 @@ def test_what_nobody_takes_is_escalated_once() -> None:
 def messages(policy: Policy, ticks: Sequence[Sequence[News]], every: float = 60.0) -> list[list[str]]:
     """The messages of ticks that bring these news, each as `SEVERITY kind event`."""
     held: tuple[News, ...] = ()
+    episodes: list[Episode] = []
     pace, sent = 0.0, []
     for number, fresh in enumerate(ticks):
-        told, held, pace = gather((*held, *fresh), NOW + every * number, policy, pace)
+        episodes += [Episode(n.finding, n.time, n.time, told=n.finding.severity) for n in fresh]
+        told, held, pace = gather((*held, *fresh), NOW + every * number, policy, pace, episodes)
         sent.append([f"{n.finding.severity.name} {n.finding.kind} {n.event}" for n in told])
     return sent
 
@@ -199,6 +201,43 @@ def test_no_hour_brings_more_messages_than_the_cap_and_nothing_is_lost(per_hour:
     times = [i for i, s in enumerate(sent) if s]
     assert per_hour - 1 <= max(sum(start <= t < start + 60 for t in times) for start in times) <= per_hour
     assert times[:2] == [0, 1] and sum(map(len, sent)) == 240
+
+
+def told_in(rounds: Sequence[Sequence[Finding]], policy: Policy, every: float = 60.0) -> list[list[str]]:
+    """What each tick tells, as `event kind`, of the findings it makes."""
+    episodes: tuple[Episode, ...] = ()
+    held: tuple[News, ...] = ()
+    pace, said = 0.0, []
+    for number, findings in enumerate(rounds):
+        now = NOW + every * number
+        episodes, fresh = advance(episodes, findings, now)
+        told, held, pace = gather((*held, *fresh), now, policy, pace, episodes)
+        said.append([f"{n.event} {n.finding.kind}" for n in told])
+    return said
+
+
+def test_a_critical_of_a_new_kind_waits_behind_nothing_and_more_of_the_same_does() -> None:
+    late = [Finding(f"late-{i}", Severity.WARNING, "late") for i in range(3)]
+    nodes = failed(2)
+    rounds = [late[:1], late[:2], late, [*late, NAN], [*late, NAN, nodes[0]], [*late, NAN, *nodes]]
+    said = told_in([*rounds, *([rounds[-1]] * 30)], Policy())
+    assert said[:6] == [
+        ["opened late-0"], ["opened late-1"], [], ["opened nan", "opened late-2"], ["opened node-failure"], []
+    ]  # fmt: skip
+    assert [word for words in said[6:] for word in words] == ["opened node-failure"]
+
+
+def test_a_storm_is_three_messages_also_for_whoever_has_heard_of_its_kind() -> None:
+    nodes = failed(120)
+    growing = [nodes[: 10 * tick] for tick in range(1, 13)]
+    assert sum(bool(words) for words in told_in([*growing, *([nodes] * 100)], Policy(), every=5.0)) == 3
+
+
+@pytest.mark.parametrize("per_hour", [3, 12])
+def test_what_comes_and_goes_all_the_time_stays_under_the_cap_and_two(per_hour: int) -> None:
+    flapping = [[NAN] if i % 2 else [] for i in range(400)]
+    times = [i for i, words in enumerate(told_in(flapping, Policy(per_hour=per_hour))) if words]
+    assert max(sum(start <= t < start + 60 for t in times) for start in times) <= per_hour + AHEAD
 
 
 def test_warnings_wait_for_their_digest_and_criticals_do_not() -> None:

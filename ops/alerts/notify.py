@@ -68,7 +68,7 @@ def notify(desk: Desk, memory: Memory, findings: Iterable[Finding], now: float) 
     late: tuple[News, ...] = ()
     if policy.escalate_to:
         episodes, late = escalate(episodes, now, desk.acks, policy.escalate_after, policy.urgent(now))
-    told, held, pace = gather((*memory.held, *news), now, policy, memory.pace)
+    told, held, pace = gather((*memory.held, *news), now, policy, memory.pace, episodes)
     second = (*late, *(n for n in told if n.escalated and policy.escalate_to))
     memory = replace(memory, episodes=episodes, held=held, pace=pace)
     fresh = ((told, False), (second, True))
