@@ -67,7 +67,7 @@ def _recalled(seen: Snapshot, memory: Memory) -> _Place:
 def _follow(seen: Snapshot, at: _Place) -> bool:
     """Take in the log's new lines; whether it began anew. Raises OSError."""
     log, begun = seen.run.log, False
-    if log is None or (at.cursor and reader.unchanged(log, at.cursor)):
+    if log is None or (at.cursor and reader.unchanged(log, at.cursor, seen.run.progress)):
         return False
     for new, after in reader.read_batches(log, at.cursor, seen.run.progress):
         if after.restarted and not begun:

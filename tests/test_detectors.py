@@ -534,6 +534,36 @@ def test_a_job_that_starts_has_time_to_load() -> None:
     assert only("log-stalled", replace(fresh, now=2e6 + 1900))
 
 
+def test_steps_that_stop_while_the_log_goes_on_are_a_stall() -> None:
+    """A rank that hangs may go on printing. When a step was read, the tick knows that read it."""
+    rows, jobs = series([2.0] * 60), (job(start=1e6 - 30000),)
+    memory, found = judge(healthy(log=log_of(rows), jobs=jobs, now=1e6), log_of(rows), {})
+    assert found == ()
+
+    def later(seconds: float, **more: Any) -> tuple[Finding, ...]:
+        log = log_of(rows, modified=1e6 + seconds - 5)
+        seen = replace(healthy(log=log, jobs=jobs, now=1e6 + seconds), **more)
+        return judge(seen, None, json.loads(json.dumps(memory)))[1]
+
+    assert later(3500) == ()
+    (finding,) = later(4000)
+    assert (finding.kind, finding.severity, finding.step) == ("log-stalled", Severity.WARNING, 1500)
+    assert "its log is written, but no step was logged for 4000 s since step 1500" in finding.summary
+    assert [f.severity for f in later(9000)] == [Severity.CRITICAL]
+    assert later(9000, jobs=(job(start=1e6 + 8000),)) == (), "the next job has time to load"
+    (silent,) = later(9000, log=log_of(rows, modified=1e6))
+    assert "runs, but nothing was logged for 9000 s" in silent.summary
+
+
+def test_a_job_whose_log_tells_no_step_is_not_watched_and_that_is_said() -> None:
+    strange = replace(log_of([], modified=1e6 + 1), size=5000)
+    seen = healthy(log=strange, jobs=(job(start=1e6 - 2000),), now=1e6 + 2)
+    (finding,) = judge(seen, strange, {})[1]
+    assert (finding.kind, finding.severity) == ("progress-unknown", Severity.UNKNOWN)
+    assert well(replace(seen, jobs=(job(start=1e6 - 1000),)))
+    assert well(replace(seen, jobs=(job("PENDING", "Priority"),)))
+
+
 def test_a_log_that_cannot_be_read_is_unknown_unless_nothing_ever_ran() -> None:
     unread = healthy(log=Unknown("log /x: Permission denied"))
     assert "Permission denied" in only("log-unknown", unread).summary

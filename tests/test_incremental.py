@@ -111,6 +111,19 @@ def test_a_memory_that_is_gone_is_made_again_from_the_log(run: Path, how: str) -
     assert again.memory == memory
 
 
+def test_what_the_config_says_of_progress_lines_counts_for_all_of_the_log(tmp_path: Path) -> None:
+    folder = tmp_path / "tr_1"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "main_log.txt").write_text("".join(f"upd={n} xent {3 - n / 100}\n" for n in range(1, 60)))
+    first = judge(seen(folder), Memory())
+    assert isinstance(first.snapshot.log, LogView)
+    assert first.snapshot.log.samples == ()
+    (folder / "m4ops.toml").write_text('progress = "upd={step} xent {loss}"\n')
+    told = judge(seen(folder), first.memory)
+    assert [step for step, *_ in rows(told.snapshot)] == list(range(1, 60))
+    assert judge(seen(folder), told.memory).memory == told.memory
+
+
 def test_looking_after_every_piece_says_the_same(run: Path, tmp_path: Path) -> None:
     """The log as it grew, looked at 23 times, the memory through JSON each time, and lost once on the way."""
     whole = (run / "logs" / "main_log.txt").read_bytes()

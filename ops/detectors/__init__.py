@@ -25,6 +25,7 @@ from ops.detectors import (
     shift,
     slowness,
     stall,
+    steps,
     waiting,
 )
 from ops.model import DATASET, Finding, LogEvent, LogView, Measure, Sample, Severity, Snapshot
@@ -52,6 +53,7 @@ STREAM: Mapping[str, Callable[[Mapping[str, Any]], Stream]] = {
     "slowness": slowness.Slowness,
     "resume": resume.Resumes,
     "shift": shift.Shifts,
+    "steps": steps.Steps,
 }
 LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (
     queue.look,

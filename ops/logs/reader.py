@@ -55,6 +55,8 @@ class Cursor(Struct, frozen=True):
     progress: tuple[int, int, int | None, bool] | None = None
     """The `Place` of the log's progress."""
     size: int = 0
+    own: str = ""
+    """How its progress lines look, where they are of no known format."""
     written: int = 0
     """When it was last written, in ns. With the same size and time there is nothing new."""
 
@@ -156,7 +158,7 @@ def read_batches(path: Path, cursor: Cursor | None, progress: str = "") -> Itera
     """The same block by block, at least once: memory does not grow with the file. Raises OSError."""
     with _open(path) as handle:
         info = os.fstat(handle.fileno())
-        same = cursor is not None and _same(handle, info, cursor)
+        same = cursor is not None and cursor.own == progress and _same(handle, info, cursor)
         start = cursor if cursor and same else None
         look = Look.at(handle, path, info.st_size - (start.offset if start else 0), progress)
         found = _Found(look, start.offset, start.line, place=_place(start)) if start else _Found(look, 0, 0)
@@ -165,15 +167,15 @@ def read_batches(path: Path, cursor: Cursor | None, progress: str = "") -> Itera
         while more:
             begin = found.offset
             more = _block(handle, found, info.st_size)
-            yield _view(path, info, found, begin), _cursor(handle, info, found, restarted)
+            yield _view(path, info, found, begin), _cursor(handle, info, found, restarted, progress)
             found = _Found(look, found.offset, found.line, place=found.place, seen=found.seen)
 
 
-def unchanged(path: Path, cursor: Cursor) -> os.stat_result | None:
-    """What the file system says of the log, if nothing was written since `cursor`. Raises OSError."""
+def unchanged(path: Path, cursor: Cursor, progress: str = "") -> bool:
+    """Was nothing written since `cursor`, and is it to be read in the same way? Raises OSError."""
     info = path.stat()
-    now = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
-    return info if now == (cursor.device, cursor.inode, cursor.size, cursor.written) else None
+    now = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, progress)
+    return now == (cursor.device, cursor.inode, cursor.size, cursor.written, cursor.own)
 
 
 def _columns(handle: BinaryIO) -> Columns:
@@ -185,7 +187,7 @@ def _place(cursor: Cursor) -> Place:
     return Place(*cursor.progress) if cursor.progress else Place()
 
 
-def _cursor(handle: BinaryIO, info: os.stat_result, found: _Found, restarted: bool) -> Cursor:
+def _cursor(handle: BinaryIO, info: os.stat_result, found: _Found, restarted: bool, own: str) -> Cursor:
     size = min(HEAD, found.offset)
     return Cursor(
         device=info.st_dev,
@@ -196,6 +198,7 @@ def _cursor(handle: BinaryIO, info: os.stat_result, found: _Found, restarted: bo
         head_size=size,
         restarted=restarted,
         progress=astuple(found.place),
+        own=own,
         size=info.st_size,
         written=info.st_mtime_ns,
     )
