@@ -22,7 +22,7 @@ from ops.detectors.replay import Raised, replay
 from ops.logs.tables import read_table
 from ops.model import LogView, Run, Snapshot, Unknown
 
-NEAR = 20
+NEAR, PATIENCE = 20, 40
 
 
 @dataclass
@@ -75,6 +75,21 @@ def score(alarms: list[int], events: list[dict[str, object]], rows: int, into: S
         before = row
 
 
+def verdicts(found: list[Raised], events: list[dict[str, object]], rows: int) -> tuple[int, int, int]:
+    """Of one series: events called what they are, events that were called anything, divergences told of nothing."""
+    right = called = 0
+    diverges = [False] * rows
+    for event in events:
+        low, high = int(str(event["row_start"])), int(str(event["row_end"]))
+        wanted = {"spike-recovered": "loss-spike", "divergence": "loss-divergence"}.get(str(event["kind"]))
+        told = [r.finding.kind for r in found if low <= r.row <= max(low + PATIENCE, high)]
+        right, called = right + (told[-1:] == [wanted]), called + bool(wanted and told)
+        if event["kind"] == "divergence":
+            diverges[max(0, low - 3) :] = [True] * len(diverges[max(0, low - 3) :])
+    wrong = sum(r.finding.kind == "loss-divergence" and not diverges[r.row] for r in found)
+    return right, called, wrong
+
+
 def main(folder: Path) -> None:
     labelled = json.loads((folder / "events.json").read_text())["series"]
     runs = {name: judged(folder / f"{name}.csv") for name in labelled if (folder / f"{name}.csv").is_file()}
@@ -90,6 +105,10 @@ def main(folder: Path) -> None:
     for group, s in scores.items():
         recall = f"{s.found}/{s.events} = {s.found / max(1, s.events):.2f}"
         print(f"{group:28}{recall:>16}{f'{s.false} = {1e4 * s.false / max(1, s.rows):.2f}':>22}{s.blips:>8}")
+    losses = {name: [r for r in found if r.finding.kind.startswith("loss-")] for name, (found, _) in runs.items()}
+    named = [verdicts(losses[name], labelled[name], rows) for name, (_, rows) in runs.items()]
+    right, called, wrong = (sum(column) for column in zip(*named, strict=True))
+    print(f"called what they are: {right}/{called}; called a divergence though none: {wrong}")
 
 
 if __name__ == "__main__":

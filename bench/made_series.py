@@ -38,13 +38,20 @@ SPIKES: tuple[tuple[int, Shape], ...] = (
     (12, lambda i: 0.5 * 0.75**i),
     (20, lambda i: 3.0 * 0.8**i),
     (30, lambda i: 0.8 * min(i / 5, max(0.0, 1 - (i - 5) / 20))),
+    (60, lambda i: 1.5 * (1 - i / 60)),
+    (75, lambda i: 1.3 * min((i % 25) / 10, (25 - i % 25) / 15)),
+    (90, lambda i: 4.0 * 0.7**i + 0.3 * 0.96**i),
 )
+"""How long, and how high: at once, slowly down, of three peaks, with a long tail."""
 DIVERGENCES: tuple[Shape, ...] = (
     lambda i: min(5.0, 0.08 * i),
     lambda i: min(0.12, 0.0012 * i),
     lambda i: 1.5,
     lambda i: 0.002 * i if i < 30 else min(2.7, 0.06 * (i - 29)),
+    lambda i: 0.8 + 1.2 * 0.8**i,
+    lambda i: 0.9 + 0.6 * math.sin(i / 2),
 )
+"""Up row by row, by a few percent, in one jump, slowly and then fast; half way down again, and wavering up there."""
 
 
 def add(losses: list[float], at: int, rows: int, shape: Shape) -> None:
@@ -70,7 +77,7 @@ def series(seed: int) -> tuple[list[float], list[Event]]:
         add(losses, blip, 1, lambda _: 0.1)
         events.append(event("blip", blip, blip))
     if seed % 3 == 1:
-        add(losses, 2700, 300, DIVERGENCES[seed % 4])
+        add(losses, 2700, 300, DIVERGENCES[seed // 3 % len(DIVERGENCES)])
         events.append(event("divergence", 2700, ROWS - 1))
     elif seed % 7 == 2:
         losses[2800:2806] = [math.nan] * 6
