@@ -13,6 +13,7 @@ import click
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "status": ("look", "One screen: jobs, progress, checkpoints, pointer, what is wrong."),
+        "watch": ("live", "The status screen and the loss curve, live."),
         "check": ("check", "For cron: exit 0, 1, 2 or 3; new findings go to the sinks, known ones are quiet."),
         "ack": (
             "ack",

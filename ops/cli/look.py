@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ops.cli import session
 from ops.cli.session import json_option
 from ops.errors import OpsError
-from ops.model import OPS_DIR, LogView, Snapshot, Unknown
+from ops.model import OPS_DIR, Finding, LogView, Run, Snapshot, Unknown
+from ops.shell import Shell
+
+if TYPE_CHECKING:
+    from ops.alerts.words import Ack
+    from ops.state import Memory
 
 
 @click.command()
@@ -17,24 +26,46 @@ from ops.model import OPS_DIR, LogView, Snapshot, Unknown
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
     """One screen: jobs, progress, checkpoints, pointer, what is wrong."""
-    from ops import judging, state, tick
-    from ops.alerts import acks
-
     run, _ = session.find(ctx)
-    found = tick.look([run], session.lately(), time.time(), keeping=False)[0]
-    if isinstance(found, OSError):
-        raise found
-    memory = state.load(run)
-    judged = judging.judge(found.snapshot, memory)
-    seen, findings = judged.snapshot, (*judged.findings, *session.beside(judged.snapshot, memory))
-    taken = session.taken(findings, memory, acks.read(run, seen.now), seen.now)
+    seen = picture(run, session.lately())
     if as_json:
         from ops.views import data
 
-        return session.out(data.dumps(data.status_json(seen, findings, taken)))
+        return session.out(data.dumps(data.status_json(seen.snapshot, seen.findings, seen.taken)))
     from ops.views.status import status_text
 
-    session.out(status_text(seen, findings, session.color(), session.width(), taken))
+    session.out(status_text(seen.snapshot, seen.findings, session.color(), session.width(), seen.taken))
+
+
+class Picture(Struct, frozen=True):
+    """A run as it was seen, what is wrong, who has taken which of it, and the memory for the next look."""
+
+    snapshot: Snapshot
+    findings: tuple[Finding, ...]
+    taken: Mapping[str, Ack]
+    memory: Memory
+
+
+def picture(run: Run, shell: Shell, before: Memory | None = None) -> Picture:
+    """Look at a run and judge it; `before`: the memory of a look before, from which on the log is read.
+
+    Keeps nothing. Raises OSError.
+    """
+    from ops import judging, state, tick
+    from ops.alerts import acks
+
+    found = tick.look([run], shell, time.time(), keeping=False)[0]
+    if isinstance(found, OSError):
+        raise found
+    memory = state.load(run)
+    if before:
+        memory = replace(
+            memory, cursor=before.cursor, detectors=before.detectors, measures=before.measures, tail=before.tail
+        )
+    judged = judging.judge(found.snapshot, memory)
+    seen, findings = judged.snapshot, (*judged.findings, *session.beside(judged.snapshot, memory))
+    taken = session.taken(findings, memory, acks.read(run, seen.now), seen.now)
+    return Picture(seen, findings, taken, judged.memory)
 
 
 @click.command()
@@ -84,8 +115,6 @@ NEWEST = 3
 
 
 def _looked_into(seen: Snapshot) -> Snapshot:
-    from msgspec.structs import replace
-
     from ops import checked
     from ops.checkpoints import layouts
 
@@ -99,8 +128,6 @@ def _looked_into(seen: Snapshot) -> Snapshot:
 
 def _with_copies(seen: Snapshot) -> Snapshot:
     """With what was noted of copies in a store, and whether they still are what lies here; no store is asked."""
-    from msgspec.structs import replace
-
     if isinstance(seen.checkpoints, Unknown) or not (seen.run.dir / OPS_DIR / "state" / "store").is_dir():
         return seen
     from ops.store.noted import standing

@@ -32,9 +32,15 @@ def status_text(
     taken: Mapping[str, Ack] = NOBODY,
 ) -> str:
     """The screen of `m4ops status`, without a last newline. `taken`: who has taken which finding, by its key."""
-    lines = [
-        *_headline(snapshot, findings, color, width),
-        "",
+    headline, rows, wrong = blocks(snapshot, findings, color, width, taken)
+    return "\n".join([*headline, "", *rows, "", *wrong])
+
+
+def blocks(
+    snapshot: Snapshot, findings: Sequence[Finding], color: bool, width: int, taken: Mapping[str, Ack]
+) -> tuple[list[str], list[str], list[str]]:
+    """The lines of the verdict, of what is known of the run, and of what is wrong."""
+    rows = [
         *_jobs(snapshot, color, width),
         *_switch(snapshot, color),
         *_progress(snapshot, color),
@@ -43,11 +49,12 @@ def status_text(
         _row("disk", disk_line(snapshot.disk, snapshot.now, color), color),
         _row("evals", _evals(snapshot, color), color),
         *_last_change(snapshot, color, width),
-        "",
+    ]
+    wrong = [
         *_wrong(snapshot, findings, color, width, taken),
         *(_row("noted", clean(finding.summary), color) for finding in noted(findings)),
     ]
-    return "\n".join(lines)
+    return _headline(snapshot, findings, color, width), rows, wrong
 
 
 def verdict(snapshot: Snapshot, findings: Sequence[Finding]) -> Severity:
