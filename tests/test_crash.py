@@ -2,11 +2,13 @@
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from runs import STEPS, Run, changed, copied
+from torch.distributed import checkpoint as dcp
 
 from ops.executor import files
 
@@ -147,6 +150,37 @@ def by_config(run: Run) -> Story:
 
 def by_copy(run: Run) -> Story:
     """In a Lightning run, whose resume must find a copy of the wanted file."""
+    for step, optimizer, schedule in other_layout(run):
+        states = {"optimizer_states": [optimizer.state_dict()], "lr_schedulers": [schedule.state_dict()]}
+        whole = {"pytorch-lightning_version": "2.6.6", "global_step": step, "state_dict": {}, **states}
+        torch.save(whole, run.dir / f"epoch=0-step={step}.ckpt")
+    shutil.copyfile(run.dir / "epoch=0-step=20.ckpt", run.dir / "last.ckpt")
+    return story(run, "rewind", "--to", "10", "--scale-lr", "0.5", "--reset-optimizer")
+
+
+def of_hf_trainer(run: Run) -> Story:
+    """Checkpoints of which a resume takes the highest, and whose folders keep their time."""
+    for step, optimizer, schedule in other_layout(run):
+        (place := run.dir / f"checkpoint-{step}").mkdir()
+        torch.save({}, place / "pytorch_model.bin")
+        torch.save(optimizer.state_dict(), place / "optimizer.pt")
+        torch.save(schedule.state_dict(), place / "scheduler.pt")
+        (place / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return story(run, "rewind", "--to", "10", "--set-lr", "1e-4")
+
+
+def distributed(run: Run, patch: pytest.MonkeyPatch) -> Story:
+    """torchtitan's: many values in one file, each with checksums of its own, changed in their places."""
+    patch.setattr(files, "SMALL", 0)
+    for step, optimizer, schedule in other_layout(run):
+        state = {"optimizer": optimizer.state_dict(), "lr_scheduler": schedule.state_dict()}
+        with warnings.catch_warnings(action="ignore"):  # that no process group is there
+            dcp.save(state, checkpoint_id=str(run.dir / f"step-{step}"), no_dist=True)
+    return story(run, "rewind", "--to", "10", "--scale-lr", "0.5")
+
+
+def other_layout(run: Run) -> Iterator[tuple[int, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]]:
+    """A training in the place of the run's own; what it has after steps 10 and 20."""
     for step in STEPS[:3]:
         shutil.rmtree(run.dir / f"opt_step-{step}")
     run.pointer.unlink()
@@ -157,12 +191,8 @@ def by_copy(run: Run) -> Story:
         weight.grad = torch.ones(4)
         optimizer.step()
         schedule.step()
-        states = {"optimizer_states": [optimizer.state_dict()], "lr_schedulers": [schedule.state_dict()]}
         if step % 10 == 0:
-            whole = {"pytorch-lightning_version": "2.6.6", "global_step": step, "state_dict": {"w": weight}, **states}
-            torch.save(whole, run.dir / f"epoch=0-step={step}.ckpt")
-    shutil.copyfile(run.dir / "epoch=0-step=20.ckpt", run.dir / "last.ckpt")
-    return story(run, "rewind", "--to", "10", "--scale-lr", "0.5", "--reset-optimizer")
+            yield step, optimizer, schedule
 
 
 @pytest.fixture
@@ -180,11 +210,16 @@ def run(trained: Path) -> Iterator[Run]:
         yield run
 
 
-@pytest.fixture(params=["everything", "in-place", "by-config", "by-copy"])
+STORIES: dict[str, Callable[[Run], Story]] = {
+    "everything": everything, "by-config": by_config, "by-copy": by_copy, "of-hf-trainer": of_hf_trainer,
+}  # fmt: skip
+IN_PLACE = {"in-place": in_place, "distributed": distributed}
+
+
+@pytest.fixture(params=[*STORIES, *IN_PLACE])
 def told(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPatch) -> Story:
-    if request.param == "in-place":
-        return in_place(run, monkeypatch)
-    return {"everything": everything, "by-config": by_config, "by-copy": by_copy}[request.param](run)
+    name = request.param
+    return STORIES[name](run) if name in STORIES else IN_PLACE[name](run, monkeypatch)
 
 
 def points(calls: list[str]) -> Iterator[tuple[int, bool]]:
@@ -261,6 +296,7 @@ def failing(at: int, code: int, lasting: bool) -> Callable[[int, str, tuple[Any,
     return fault
 
 
+@pytest.mark.parametrize("told", ["everything", "by-config", "by-copy", "in-place"], indirect=True)
 @pytest.mark.parametrize(("code", "lasting"), [(errno.EIO, False), (errno.ENOSPC, True)], ids=["EIO", "disk-full"])
 def test_a_failing_call_rolls_everything_back(told: Story, code: int, lasting: bool) -> None:
     for at, name in enumerate(told.calls, 1):
