@@ -10,12 +10,12 @@ import json
 import re
 from pathlib import Path
 
-from ops.model import EvalLine, Evals, Unknown
+from ops.model import M4, EvalLine, Evals, Layout, Unknown
 
-_STEP = re.compile(r"/opt_step-(\d+)(?:/unwrapped_model)?/?$")
+_NONE = re.compile(r"(?!)()")
 
 
-def read(path: Path | None) -> Evals | Unknown:
+def read(path: Path | None, layout: Layout = M4) -> Evals | Unknown:
     """Every line of the evaluations file, with the step of the checkpoint it belongs to."""
     if path is None:
         return Unknown('no evaluations file found; m4ops.toml can name one: evals = "…"')
@@ -23,7 +23,8 @@ def read(path: Path | None) -> Evals | Unknown:
         content, archives = path.read_bytes(), _archives(path)
     except OSError as error:
         return Unknown(f"{path}: {error.strerror}")
-    parsed = tuple(parse(n, raw) for n, raw in enumerate(lines_of(content), 1))
+    name = names(layout)
+    parsed = tuple(parse(n, raw, name) for n, raw in enumerate(lines_of(content), 1))
     return Evals(path, "sha256:" + hashlib.sha256(content).hexdigest(), parsed, archives)
 
 
@@ -33,8 +34,21 @@ def lines_of(content: bytes) -> list[bytes]:
     return [p + b"\n" for p in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
-def parse(number: int, raw: bytes) -> EvalLine:
-    """One line. The step is the N of `…/opt_step-N/unwrapped_model`."""
+def names(layout: Layout) -> re.Pattern[str]:
+    """How the path of a model ends that is a checkpoint of this layout, or lies in one; the group is its N.
+
+    No path is a checkpoint's where the layout's names are bare numbers, or say none.
+    """
+    called = re.escape(layout.pattern).replace("N", r"0*(\d+)")
+    if layout.pattern == "N" or " " in layout.pattern:
+        return _NONE
+    if "=" in layout.pattern:  # a file, whose name says more than the step
+        called = rf"[^/]*?{called.replace('=', '=?')}(?!\d)[^/]*"
+    return re.compile(rf"/{called}(?:/[^/]+)?/?$")
+
+
+def parse(number: int, raw: bytes, name: re.Pattern[str]) -> EvalLine:
+    """One line. The step is that of the checkpoint which `model_name_or_path` names."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -47,7 +61,7 @@ def parse(number: int, raw: bytes) -> EvalLine:
         return EvalLine(number, None, problem="torn: no JSON")
     if not isinstance(data, dict):
         return EvalLine(number, None, problem="foreign: no JSON object")
-    match = _STEP.search(str(data.get("model_name_or_path", "")))
+    match = name.search(str(data.get("model_name_or_path", "")))
     params = data.get("in_context_params")
     shots = params.get("num_shots") if isinstance(params, dict) else None
     return EvalLine(

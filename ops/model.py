@@ -92,6 +92,11 @@ class Run(Struct, frozen=True):
     """The Slurm cluster that is asked by `-M` (named in m4ops.toml); empty: the one Slurm itself means."""
     layout: Layout = M4
 
+    @property
+    def evaluated(self) -> bool:
+        """Whether an evaluations file belongs to it: one is named, or its layout's contract has one."""
+        return self.evals is not None or self.layout == M4
+
 
 class Job(Struct, frozen=True):
     """One job or one array task as the scheduler reports it."""

@@ -60,7 +60,7 @@ class Unforeseen(Exception):
 
 def kind(state: State) -> str:
     """The class that saves such fields; empty for one that m4ops does not know."""
-    in_code = IN_CODE if "base_lrs" in state and state.keys() <= _OF_ALL else ""
+    in_code = IN_CODE if "last_epoch" in state and state.keys() <= _OF_ALL else ""
     return next((name for name, fields in _KINDS if all(f in state for f in fields)), in_code)
 
 

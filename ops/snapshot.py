@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ops import disk, evals, journal, slurm, started
 from ops.checkpoints import layouts
-from ops.model import DISCARDED, Checkpoint, Job, LogView, Run, Snapshot, Unknown
+from ops.model import DISCARDED, M4, Checkpoint, Job, LogView, Run, Snapshot, Unknown
 from ops.shell import Shell
 
 if TYPE_CHECKING:
@@ -41,15 +41,22 @@ def beside_log(run: Run, now: float, queued: tuple[Job, ...] | Unknown) -> Snaps
         pointer=_readable(lambda: layouts.pointer(run)),
         checkpoints=checkpoints,
         log=Unknown("not read"),
-        evals=evals.read(run.evals),
+        evals=evals.read(run.evals, run.layout),
         history=journal.history(journal.read(run.dir)),
-        kill_switch_set=_readable(run.kill_switch.exists) if run.kill_switch else Unknown("no kill switch is known"),
+        kill_switch_set=_switch(run),
         folders=_folders(run.dir / DISCARDED),
         trainer_config=_config(run.trainer_config, "trainer config"),
         ds_config=_config(run.ds_config, "ds_config"),
         disk=_readable(lambda: disk.read(run.dir, checkpoints)),
         started=started.read(run.dir),
     )
+
+
+def _switch(run: Run) -> bool | Unknown:
+    """Whether the kill switch is set. By its contract an m4 run has one, another only if m4ops.toml names it."""
+    if run.kill_switch:
+        return _readable(run.kill_switch.exists)
+    return Unknown("no kill switch is known") if run.layout == M4 else False
 
 
 def further_back(snapshot: Snapshot, times: int) -> Snapshot:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 STEPS, EVERY, RANKS = 20, 5, 2
 
@@ -105,7 +106,7 @@ def nanotron(folder: Path, record: Path, resume: bool) -> None:
         optimizer.load_state_dict(
             torch.load(folder / str(first) / "optimizer" / "optimizer_pp-0-of-1_tp-0-of-1_exp-0-of-1.pt")
         )
-        model.load_state_dict(torch.load(folder / str(first) / "model" / "model.pt"))
+        model.load_state_dict(load_file(folder / str(first) / "model" / "linear" / "model_weight.safetensors"))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(step, 3) / 3 * (1 - step / 100))
     if resume:
         schedule.load_state_dict(torch.load(folder / str(first) / "lr_scheduler" / "lr_scheduler.pt"))
@@ -118,11 +119,11 @@ def nanotron(folder: Path, record: Path, resume: bool) -> None:
         if step % EVERY:
             continue
         place = folder / str(step)
-        for name in ("optimizer", "lr_scheduler", "model"):
+        for name in ("optimizer", "lr_scheduler", "model/linear"):
             (place / name).mkdir(parents=True)
         torch.save(optimizer.state_dict(), place / "optimizer" / "optimizer_pp-0-of-1_tp-0-of-1_exp-0-of-1.pt")
         torch.save(schedule.state_dict(), place / "lr_scheduler" / "lr_scheduler.pt")
-        torch.save(model.state_dict(), place / "model" / "model.pt")
+        save_file(model.state_dict(), place / "model" / "linear" / "model_weight.safetensors")
         metas = {"last_train_step": step, "consumed_train_samples": 3 * step}
         (place / "checkpoint_metadata.json").write_text(
             json.dumps({"version": "1.4", "tp": 1, "dp": 1, "metas": metas})

@@ -22,6 +22,10 @@ def copied(request: pytest.FixtureRequest, trainings: Trained, tmp_path: Path) -
 def test_what_is_shown_of_it(copied: Training) -> None:
     status, found = json.loads(copied.done("status", "--json")), json.loads(copied.done("checkpoints", "--json"))
     assert status["run"]["layout"] == copied.framework
+    assert (status["evals"], status["kill_switch"]) == (None, {"path": None, "set": False})  # it has none: not UNKNOWN
+    shown = copied.done("status")
+    assert "kill switch" not in shown
+    assert 'none; m4ops.toml can name a file of them: evals = "…"' in shown
     assert [c["step"] for c in found["checkpoints"]] == (
         [0, 1, 2, 3] if copied.framework == "accelerate" else [5, 10, 15, 20]
     )

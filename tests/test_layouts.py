@@ -1,12 +1,17 @@
 """Whose checkpoints a folder holds, and what m4ops says where it cannot tell."""
 
+import json
 from pathlib import Path
 
 import pytest
+import runs
+import torch
 
+from ops import evals
 from ops.checkpoints import layouts
 from ops.discovery import describe
 from ops.errors import BadInput
+from ops.model import Evals
 
 
 def test_a_layout_that_nobody_knows_is_told_with_those_there_are(tmp_path: Path) -> None:
@@ -78,3 +83,47 @@ def test_the_table_of_the_documentation_names_layouts_that_there_are() -> None:
     named = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
     assert set(named) <= set(layouts.NAMES)
     assert {"m4", "hf_trainer", "accelerate", "lightning"} <= set(named)
+
+
+@pytest.mark.parametrize(
+    ("layout", "model", "step"),
+    [
+        ("m4", "/runs/tr/opt_step-500/unwrapped_model", 500),
+        ("m4", "/runs/tr/opt_step-500/", 500),
+        ("m4", "/runs/tr/checkpoint-500", None),
+        ("hf_trainer", "/runs/tr/checkpoint-500", 500),
+        ("hf_trainer", "/runs/tr/checkpoint-500.bak", None),
+        ("accelerate", "checkpoints/../checkpoints/checkpoint_3", 3),
+        ("lightning", "/runs/tr/epoch=0-step=500.ckpt", 500),
+        ("lightning", "/runs/tr/last.ckpt", None),
+        ("torchtitan", "/runs/tr/checkpoint/step-500/hf", 500),
+        ("megatron", "/runs/tr/iter_0000500", 500),
+        ("composer", "/runs/tr/ep0-ba500-rank0.pt", 500),
+        ("nanotron", "/runs/2024/model", None),
+        ("ray_train", "/runs/tr/checkpoint_2026-01-01_00-00-20.000000", None),
+    ],
+)
+def test_an_evaluation_is_of_the_checkpoint_that_its_model_lies_in(
+    tmp_path: Path, layout: str, model: str, step: int | None
+) -> None:
+    (tmp_path / "evals.jsonl").write_text(json.dumps({"model_name_or_path": model, "task": "t", "score": "{}"}) + "\n")
+    found = evals.read(tmp_path / "evals.jsonl", layouts.named(layout).LAYOUT)
+    assert isinstance(found, Evals)
+    assert [line.step for line in found.lines] == [step]
+
+
+def test_evaluations_beyond_a_rewind_are_rolled_back_whatever_the_checkpoints_are_called(tmp_path: Path) -> None:
+    for step in (5, 10):
+        place = hf_trainer(tmp_path, step)
+        for name in ("optimizer.pt", "scheduler.pt", "pytorch_model.bin"):
+            torch.save(
+                {"base_lrs": [1e-4]} if name == "scheduler.pt" else {"param_groups": [{"lr": 1e-4}]}, place / name
+            )
+    lines = [
+        json.dumps({"model_name_or_path": f"{tmp_path}/checkpoint-{n}", "task": "t", "score": "{}"}) for n in (5, 10)
+    ]
+    (tmp_path / "evals.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "m4ops.toml").write_text('evals = "evals.jsonl"\n')
+    said = runs.m4ops("--run", str(tmp_path), "rewind", "--to", "5", "-y")
+    assert said.code == 0, said.err
+    assert (tmp_path / "evals.jsonl").read_text() == lines[0] + "\n"

@@ -49,6 +49,10 @@ def test_what_is_shown_of_it(run: Training) -> None:
     assert [(c["step"], c["complete"]) for c in found] == [(step, True) for step in (5, 10, 15, 20)]
     about = json.loads(run.done("inspect", "10", "--json"))
     assert 10 in [said["step"] for said in about["steps"]]
+    scheduler = "Megatron-LM's scheduler" if run.framework == "megatron" else "LambdaLR or MultiplicativeLR"
+    assert about["schedulers"] == [scheduler]
+    ranks = 2 if run.framework == "megatron" else 1
+    assert about["weights"] == [{"part": "weights", "dtype": "float32", "elements": 10 * ranks}]
     assert run.m4ops("verify-checkpoint", "--deep").code == 0
 
 

@@ -3,6 +3,7 @@
 That torchtitan resumes from each change as promised is in tests/test_layout_changes.py.
 """
 
+import json
 import os
 import shutil
 import warnings
@@ -41,6 +42,8 @@ def test_the_weights_come_out(run: Training, tmp_path: Path) -> None:
         saved = _load_state_dict_from_keys(checkpoint_id=str(run.dir / "checkpoint" / "step-20"))
     assert sorted(loaded) == ["0.bias", "0.weight", "1.bias", "1.weight"]
     assert all(torch.equal(tensor, saved[name]) for name, tensor in loaded.items())
+    weights = json.loads(run.done("inspect", "--json"))["weights"]
+    assert weights == [{"part": "weights", "dtype": "float32", "elements": sum(t.numel() for t in loaded.values())}]
     refused = run.m4ops("extract", "20", "--to-unwrapped-model")
     assert refused.code == 1
     assert "--out" in refused.err

@@ -194,10 +194,9 @@ def _once(names: Iterator[str]) -> tuple[str, ...]:
 
 
 def _top_schedulers(path: Path, file: TorchFile) -> Iterator[Mapping[Any, Any]]:
-    tree = file.tree
-    if not lr.holds_scheduler(path.name):
-        tree = (tree.get("lr_scheduler") or tree.get("lr_schedulers")) if isinstance(tree, dict) else None
-    yield from (s for s in (tree if isinstance(tree, list) else [tree]) if isinstance(s, dict))
+    found = [s for label, s in lr.every_scheduler(path.name, file.tree) if not schedules.inner(label)]
+    alone = file.tree.get("lr_scheduler") if isinstance(file.tree, dict) else None  # torchtitan's: a step, and no LR
+    yield from found or ([alone] if isinstance(alone, dict) else [])
 
 
 def _number(file: TorchFile, value: Any) -> int | None:
@@ -252,7 +251,9 @@ def _weights(state: Path, files: Mapping[Path, TorchFile]) -> Iterator[Weights]:
     def add(part: str, dtype: str, elements: int) -> None:
         counts[part, dtype] = counts.get((part, dtype), 0) + elements
 
-    for path in sorted(state.glob("model*.safetensors")):
+    for path in sorted(
+        (*state.glob("model*.safetensors"), *state.glob("model/**/*.safetensors"))
+    ):  # nanotron's are deep
         for slot in safetensors.read(path):
             add("weights", slot.dtype, (slot.end - slot.begin) // ITEMSIZE.get(slot.dtype, 1))
     for path in sorted(state.glob("pytorch_model*.bin")):
@@ -265,13 +266,26 @@ def _weights(state: Path, files: Mapping[Path, TorchFile]) -> Iterator[Weights]:
         held = [inner.get(key) for key in MASTERS] if isinstance(inner, dict) else []
         for _, tensor in tensors(held):
             add("master weights with padding", tensor.dtype, tensor.numel)
-        for _, tensor in tensors(tree.get("module") or tree.get("state_dict")):
+        for _, tensor in tensors(_model(file)):
             if tensor.numel:
                 add("weights", tensor.dtype, tensor.numel)
             else:
                 placeholders.add(tensor.dtype)
     yield from (Weights(part, dtype, n) for (part, dtype), n in sorted(counts.items(), reverse=True))
     yield from (Weights("weights, placeholders only", dtype, 0) for dtype in sorted(placeholders))
+
+
+def _model(file: TorchFile) -> Any:
+    """The weights: DeepSpeed's `module`, Lightning's `state_dict`, Composer's `state.model`, else what is called `model`.
+
+    In a distributed checkpoint (torchtitan's) they stand beside all else, under their own names.
+    """
+    tree = file.tree if isinstance(file.tree, dict) else {}
+    if file.many:
+        return {name: value for name, value in tree.items() if isinstance(value, Tensor)}
+    state = tree.get("state")
+    inner = state.get("model") if isinstance(state, dict) else None
+    return tree.get("module") or tree.get("state_dict") or inner or tree.get("model")
 
 
 def _writer(file: TorchFile) -> str:

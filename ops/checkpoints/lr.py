@@ -106,7 +106,7 @@ def sites_of(file: TorchFile, name: str) -> tuple[LrSite, ...]:
 def counters_of(file: TorchFile, name: str) -> tuple[LrSite, ...]:
     """Every number by which the schedulers of a file count their steps."""
     found = []
-    for label, state in (*schedulers(file.path.name, file.tree), *_megatron_state(file.tree)):
+    for label, state in every_scheduler(file.path.name, file.tree):
         for key in COUNTERS:
             if isinstance(node := state.get(key), Int | Float):
                 kind = "count" if isinstance(node, Int) else "float64"
@@ -269,6 +269,12 @@ def _refuse_relative(name: str, group: Mapping[Any, Any]) -> None:
             name,
             "give Adafactor an lr and relative_step=False in the trainer's code",
         )
+
+
+def every_scheduler(name: str, tree: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
+    """The same, and Megatron-LM's, which is none of torch's."""
+    yield from schedulers(name, tree)
+    yield from _megatron_state(tree)
 
 
 def schedulers(name: str, tree: Any) -> Iterator[tuple[str, dict[Any, Any]]]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from ops.actions import Action, Rewrite
 from ops.errors import Refused
 from ops.interventions.wish import Simple
-from ops.model import M4, Evals, Snapshot
+from ops.model import Evals, Snapshot
 
 
 class TrimEvals(Simple, frozen=True):
@@ -63,7 +63,7 @@ def experiment(snapshot: Snapshot) -> int:
 
 def about(snapshot: Snapshot, step: int) -> tuple[str, ...]:
     """What the roll-back keeps without knowing its step."""
-    if snapshot.run.evals is None and snapshot.run.layout != M4:
+    if not snapshot.run.evaluated:
         return ()
     if not isinstance(snapshot.evals, Evals):
         return (f"evaluations left alone: {snapshot.evals.reason}",)

@@ -65,7 +65,7 @@ def status_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[
     - `disk`: {`free_bytes`, `free_inodes` or null, `save_bytes`, `save_files`, `save_interval_seconds`: of the newest
       saves, `saves_left`: that still fit, `seconds_left`: until one finds no room (each null when not known),
       `scarce`: `bytes` or `inodes`}
-    - `evals`: {`path`, `lines`, `newest_step`, `without_step` lines, `archives`: numbers}
+    - `evals`: {`path`, `lines`, `newest_step`, `without_step` lines, `archives`: numbers}; null for a run that has none
     - `last_change`: null, or as in `m4ops.history/1`, with `verified`: `yes`, `no`, `not yet` or unknown, and
       `checks`: list of {`what`, `verdict`, `expected`, `seen`, `line` of the log}
     - `findings`, `noted`: as in `m4ops.check/1`
@@ -80,7 +80,7 @@ def status_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[
         "pointer": _known(snapshot.pointer, lambda pointer: _pointer(snapshot, pointer)),
         "checkpoints": _known(snapshot.checkpoints, _summary),
         "disk": _known(snapshot.disk, lambda disk: disk_json(disk, snapshot.now)),
-        "evals": _known(snapshot.evals, _evals),
+        "evals": _known(snapshot.evals, _evals) if snapshot.run.evaluated else None,
         "last_change": _known(snapshot.last_change, lambda last: _verified(last, snapshot) if last else None),
         "findings": [_finding(f, taken.get(f.key)) for f in worst_first(findings)],
         "noted": [_finding(f, None) for f in noted(findings)],
@@ -150,7 +150,7 @@ def evals_json(snapshot: Snapshot) -> Data:
     """`m4ops.evals/1`: every line of the evaluations file, in its order.
 
     - `schema`, `run`, `time`, `user`
-    - `evals`: {`path`, `fingerprint`, `archives`: numbers, `lines`: list of {`line`: 1-based, `step` or null,
+    - `evals`: null, or {`path`, `fingerprint`, `archives`: numbers, `lines`: list of {`line`: 1-based, `step` or null,
       `task`, `shots` or null, `score`: as written, `scores`: its numbers by name, `problem`: why it has no
       step}}
     """
@@ -164,7 +164,9 @@ def evals_json(snapshot: Snapshot) -> Data:
                 "archives": list(evals.archives),
                 "lines": [{**to_builtins(line), "scores": parse_score(line.score)} for line in evals.lines],
             },
-        ),
+        )
+        if snapshot.run.evaluated
+        else None,
     }
 
 

@@ -16,7 +16,7 @@ from ops.views import words
 from ops.views.disk import disk_line
 from ops.views.findings import LABEL, finding_lines, noted, worst_first
 from ops.views.promises import broken, checks_of
-from ops.views.words import clean, paint, unknown
+from ops.views.words import NO_EVALS, clean, paint, unknown
 
 NOBODY: Mapping[str, Ack] = {}
 JOBS_SHOWN = 6
@@ -257,6 +257,8 @@ def _total(found: Sequence[Checkpoint]) -> str:
 
 def _evals(snapshot: Snapshot, color: bool) -> str:
     evals = snapshot.evals
+    if not snapshot.run.evaluated:
+        return NO_EVALS
     if isinstance(evals, Unknown):
         return paint(unknown(evals), "magenta", color)
     steps = [line.step for line in evals.lines if line.step is not None]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ops.model import Change, Checkpoint, EvalLine, Evals, Snapshot, Unknown
 from ops.views import words
 from ops.views.disk import disk_line
-from ops.views.words import clean, paint, unknown
+from ops.views.words import NO_EVALS, clean, paint, unknown
 
 BAD_LINES_SHOWN = 10
 
@@ -41,6 +41,8 @@ def checkpoints_text(snapshot: Snapshot, color: bool = False, width: int = 100) 
 def evals_text(snapshot: Snapshot, color: bool = False, width: int = 100) -> str:
     """Scores by step and task, the steps going down; then every line that has no step, named."""
     evals = snapshot.evals
+    if not snapshot.run.evaluated:
+        return f"evals  {NO_EVALS}"
     if isinstance(evals, Unknown):
         return f"evals  {paint(unknown(evals), 'magenta', color)}"
     scores = _scores(evals)

@@ -142,6 +142,10 @@ def count(amount: int, noun: str) -> str:
     return f"{amount} {noun}" + ("" if amount == 1 else "s")
 
 
+NO_EVALS = 'none; m4ops.toml can name a file of them: evals = "…"'
+"""Of a run whose layout knows of no evaluations file."""
+
+
 def unknown(value: Unknown) -> str:
     """`UNKNOWN (reason)`."""
     return f"UNKNOWN ({clean(value.reason) or 'no reason given'})"
