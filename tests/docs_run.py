@@ -357,6 +357,7 @@ def interrupted(page: Page) -> None:
     """Task 1 hangs; m4ops was killed while a rewind waited for its end."""
     train(page, rise_at=16120, rate=20.0)
     page.submit(command="sleep 600")
+    wait_for(page.running, "a running task")  # else it begins between the plan and its start, and nothing is done
     argv = ["m4ops", "rewind", "--to", "16000", "--restart", "-y"]
     with subprocess.Popen(argv, cwd=page.run, env=dict(page.env), stdout=subprocess.DEVNULL) as rewind:
         wait_for((page.folder / "kill_switch").exists, "a set kill switch")
