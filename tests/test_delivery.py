@@ -1,5 +1,6 @@
 """Alerts brought to people, with real receivers: once, whoever looks and whatever fails or is killed in between."""
 
+import errno
 import json
 import os
 import signal
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -311,29 +312,70 @@ def test_a_missed_check_is_told_and_that_checks_come_again_is_not(
     assert [[n["kind"] for n in post["news"]] for post in web.posted()] == [["job-absent"], ["check-missed"]]
 
 
-def test_that_a_run_cannot_be_watched_is_told_and_so_is_that_it_can_again(
-    bare: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Run]:
+    """A run on a disk of its own that is soon full; its log lies elsewhere."""
+    disk, log = tmp_path / "disk", tmp_path / "main_log.txt"
+    disk.mkdir()
+    log.write_text(PROGRESS.format(5))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], check=True)
+    try:
+        (disk / "tr_190" / ".m4ops").mkdir(parents=True)
+        (disk / "tr_190" / "logs").symlink_to(tmp_path)
+        yield Run(disk / "tr_190", "tr_190", log)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def fill(run: Run) -> Path:
+    """Every byte of the run's disk."""
+    filler = run.dir.parent / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 512)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+    return filler
+
+
+def test_while_the_disk_is_full_what_is_seen_is_told_once_and_so_is_its_end(
+    small: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A full disk takes no bookkeeping: nothing may be told twice, and the silence itself is told."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
-    configure(bare, web.uri)
-    m4ops(bare, monkeypatch, "check")
-    replace = state._replace
+    configure(small, web.uri)
 
-    def full(file: Path, content: bytes) -> None:
-        if bare.dir in file.parents:
-            raise OSError(28, "No space left on device")
-        replace(file, content)
+    def checks(count: int) -> None:
+        for _ in range(count):
+            assert m4ops(small, monkeypatch, "check") == ""
+            clock.now += 600
 
-    monkeypatch.setattr(state, "_replace", full)
-    for _ in range(4):
-        assert "No space left on device" in m4ops(bare, monkeypatch, "check")
-        clock.now += 600
-    monkeypatch.setattr(state, "_replace", replace)
+    checks(2)
+    filler = fill(small)
+    lines(small, "srun: error: Node failure on n7\n")
+    checks(4)
+    filler.unlink()
+    checks(3)
+    told = [[f"{n['event']} {n['kind']}" for n in post["news"]] for post in web.posted()]
+    assert told == [
+        ["opened job-absent"],
+        ["opened node-failure", "opened check-impaired"],
+        ["resolved check-impaired"],
+    ]
+    assert "No space left on device" in web.posted()[1]["text"]
+    assert [file.name for file in (tmp_path / "home").rglob("*.json")] == []
+
+
+def test_where_no_note_can_be_kept_at_all_what_is_seen_is_said_every_time(
+    small: Run, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(small.dir.parent / "home"))
+    lines(small, "srun: error: Node failure on n7\n")
+    fill(small)
     for _ in range(2):
-        m4ops(bare, monkeypatch, "check")
-    blind = "tr_190: this run cannot be watched: cannot keep the bookkeeping: No space left on device"
-    assert web.texts()[1:] == [f"UNKNOWN {blind}", f"RESOLVED {blind}"]
+        said = m4ops(small, monkeypatch, "check")
+        assert "CRITICAL tr_190: n7 failed after step 5" in said and "CRITICAL tr_190: no job" in said
+        assert "WARNING tr_190: checks keep no notes with this run: cannot take the lease: No space left" in said
 
 
 def test_the_metrics_are_written_at_every_check_and_are_no_message(

@@ -103,6 +103,8 @@ KINDS: tuple[Kind, ...] = (
        "m4ops cron install --backend sbatch", "", "m4ops itself", "m4ops cron status"),
     _k("check-unknown", _U, "what checks the run cannot be read", "check permissions and the file system", "",
        "the operating system", "m4ops cron status"),
+    _k("check-impaired", _W, "what checks the run cannot keep its notes with it; they are kept on one host meanwhile",
+       "make room on the run's disk, or correct its permissions", "", "the operating system", "m4ops check"),
     _k("sink-failing", _W, "alerts do not reach one of their sinks; they are kept and tried again",
        "correct its address in m4ops.toml, or wait for the other side", "", "m4ops itself", "m4ops check"),
     _k("heartbeat-failing", _W, "the heartbeat of the checks does not arrive outside, where its absence rings",

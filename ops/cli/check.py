@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -169,15 +170,35 @@ def checked_runs(
     seen = tick.look([run for run, _ in runs], session.lately(), time.time())
     checked = []
     for (run, config), one in zip(runs, seen, strict=True):
+        policy = _policy(run, config, sinks)
+        if isinstance(one, OSError):
+            checked.append(_unseen(run, policy, one))
+            continue
         try:
-            if isinstance(one, OSError):
-                raise one
-            checked.append(_check(run, one, _policy(run, config, sinks), quiet, every))
-            _watched(run, _policy(run, config, sinks), None)
+            checked.append(_check(run, one, policy, quiet, every))
         except (OpsError, OSError) as error:
-            checked.append(_lost(run, error))
-            _watched(run, _policy(run, config, sinks), error)
+            checked.append(_impaired(run, one, policy, quiet, error))
     return tuple(checked)
+
+
+def _impaired(run: Run, seen: Seen, policy: Policy, quiet: bool, error: Exception) -> Checked:
+    """What is seen is judged and told though the run takes no notes: they lie aside, on this host; or nowhere at all."""
+    what, where = (error.what, error.where) if isinstance(error, OpsError) else (str(error), "")
+    summary = f"checks keep no notes with this run: {what}"
+    evidence = (where, f"{socket.gethostname()} keeps them meanwhile: another host may tell the same once more")
+    hurt = Finding("check-impaired", Severity.WARNING, summary, tuple(filter(None, evidence)))
+    try:
+        return _check(run, seen, policy, quiet, 0, hurt)
+    except (OpsError, OSError) as worse:
+        from ops import judging, state
+        from ops.views.status import verdict
+
+        session.say(f"m4ops check: {run.name}: {error}\nm4ops check: {run.name}: {worse}")
+        judged = judging.judge(seen.snapshot, state.newest(run)[0])
+        findings = (*judged.findings, hurt)
+        for finding in findings:
+            session.say(f"m4ops check: {finding.severity.name} {run.name}: {finding.summary}")
+        return Checked(run, judged.snapshot, findings, verdict(judged.snapshot, findings))
 
 
 def _policy(run: Run, config: Config, sinks: tuple[str, ...]) -> Policy:
@@ -187,7 +208,8 @@ def _policy(run: Run, config: Config, sinks: tuple[str, ...]) -> Policy:
     return replace(policy, sinks=tuple(kept))
 
 
-def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Checked:
+def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int, hurt: Finding | None = None) -> Checked:
+    """`hurt`: why the notes go aside."""
     from ops import judging, state, tick, watch
     from ops.alerts import acks as kept
     from ops.alerts import notify
@@ -196,15 +218,16 @@ def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Che
     now = seen.snapshot.now
     acks = kept.read(run, now)
     try:
-        with state.lease(run, "tick", tick.LEASE) as held:
-            memory = before = state.load(run)
+        place = state.aside(run) if hurt else run
+        with state.lease(place, "tick", tick.LEASE) as held:
+            memory, source = state.newest(run)
+            keep = _keeper(place, held, memory if source == place else None)
             if memory.problem:
                 session.say(f"m4ops check: {memory.problem}")
             judged = judging.judge(seen.snapshot, memory)
             picture, memory = judged.snapshot, judged.memory
             missed = watch.checked(run, now, every) if every else ()
-            findings = (*judged.findings, *missed, *session.beside(picture, memory))
-            keep = _keeper(run, held, before)
+            findings = (*judged.findings, *missed, *session.beside(picture, memory), *((hurt,) if hurt else ()))
             if quiet and not notify.targets((*policy.sinks, *policy.escalate_to)):
                 keep(memory)
             else:
@@ -212,7 +235,10 @@ def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int) -> Che
                 memory, problems = notify.notify(desk, memory, findings, now)
                 for problem in problems:
                     session.say(f"m4ops check: {problem}")
-            tick.keep(run, seen)
+            if not hurt:
+                tick.keep(run, seen)
+                if source != run:
+                    state.drop(source, state.FILE)
     except Busy:
         memory = state.load(run)
         judged = judging.judge(seen.snapshot, memory)
@@ -248,24 +274,21 @@ def _keeper(run: Run, held: Lease, before: Memory | None = None) -> Callable[[Me
     return keep
 
 
-def _watched(run: Run, policy: Policy, error: Exception | None) -> None:
-    """Tell that a run cannot be watched, and that it can again. The notes on that lie aside: the run's may be full."""
+def _unseen(run: Run, policy: Policy, error: OSError) -> Checked:
+    """Tell that a run cannot be looked at: it may be no more there, so the notes on that lie aside."""
     from ops import state, tick
     from ops.alerts import notify
 
-    aside = state.aside(run)
-    if not notify.targets(policy.sinks) or (error is None and not aside.dir.is_dir()):
-        return
-    what, where = (error.what, error.where) if isinstance(error, OpsError) else (str(error), "")
-    blind = Finding("check-unknown", Severity.UNKNOWN, f"this run cannot be watched: {what}", (where,) if where else ())
-    try:
-        with state.lease(aside, "tick", tick.LEASE) as held:
-            memory = state.load(aside)
-            if error or memory.episodes or memory.outbox or memory.held:
+    blind = Finding("check-unknown", Severity.UNKNOWN, f"this run cannot be watched: {error}")
+    if notify.targets(policy.sinks):
+        aside = state.aside(run)
+        try:
+            with state.lease(aside, "tick", tick.LEASE) as held:
                 desk = notify.Desk(run, policy, _keeper(aside, held))
-                notify.notify(desk, memory, (blind,) if error else (), time.time())
-    except (OpsError, OSError) as failed:
-        session.say(f"m4ops check: {failed}")
+                notify.notify(desk, state.newest(run)[0], (blind,), time.time())
+        except (OpsError, OSError) as failed:
+            session.say(f"m4ops check: {failed}")
+    return _lost(run, error)
 
 
 def _metrics(checked: Checked, policy: Policy, memory: Memory, acks: Sequence[Ack]) -> None:
