@@ -5,6 +5,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -158,4 +159,5 @@ def test_into_a_pipe_goes_a_line_for_each_change(run: Path, env: dict[str, str])
         with (run / "logs" / "main_log.txt").open("a") as log:
             log.write("".join(LINE.format(i, "nan") for i in range(301, 304)))
         assert "CRITICAL raised: the loss is nan since step 301" in process.stdout.readline()
-        process.terminate()
+        process.send_signal(signal.SIGINT)
+        assert (process.stdout.read(), process.wait(LIMIT)) == ("", 0)

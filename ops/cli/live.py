@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 import click
 
@@ -40,10 +41,11 @@ def watch(ctx: click.Context, every: float, field: str) -> None:
     once. Into a pipe or a file it writes a line for each change.
     """
     looks = Looks(session.find(ctx)[0])
-    if terminal.usable():
-        _on_screen(looks, every, field)
-    else:
-        _line_by_line(looks, every)
+    with suppress(KeyboardInterrupt):  # the other way to end it
+        if terminal.usable():
+            _on_screen(looks, every, field)
+        else:
+            _line_by_line(looks, every)
 
 
 class Looks:
