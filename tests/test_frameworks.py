@@ -30,6 +30,7 @@ def test_what_is_shown_of_it(copied: Training) -> None:
         [0, 1, 2, 3] if copied.framework == "accelerate" else [5, 10, 15, 20]
     )
     assert all(c["complete"] and c["wandb_id"] is None for c in found["checkpoints"])
+    assert "this run has no evaluations file" in copied.m4ops("trim-evals", "--to", "5").err
     about = json.loads(copied.done("inspect", copied.called(AT), "--json"))
     assert about["layout"] == copied.framework
     assert 10 in [s["step"] for s in about["steps"]]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from runs import tree
+from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 from trainings import Trained, Training
 
@@ -81,3 +83,25 @@ def test_only_the_lr_is_another(run: Training) -> None:
     now = tensors(run, 20)
     assert was
     assert all(torch.equal(value, now[key]) for key, value in was.items())
+
+
+def test_a_count_keeps_its_width_where_nothing_can_grow(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([weight])
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+    for _ in range(300):
+        optimizer.step()
+        schedule.step()
+    with warnings.catch_warnings(action="ignore"):
+        state = {"optimizer": optimizer.state_dict(), "lr_scheduler": schedule.state_dict()}
+        checkpoint.save(state, checkpoint_id=str(tmp_path / "run" / "step-300"), no_dist=True)
+    run = Training("torchtitan", tmp_path)
+    before = tree(run.dir)
+    for step in (5, 300, 60000):
+        run.done("shift-schedule", "--to-step", str(step), "-y")
+        assert {"by": "the scheduler", "step": step} in json.loads(run.done("inspect", "--json"))["steps"]
+    refused = run.m4ops("shift-schedule", "--to-step", "70000", "-y")
+    assert (refused.code, "there is no room for it" in refused.err) == (1, True)
+    for _ in range(3):
+        run.done("undo", "-y")
+    assert tree(run.dir) == before

@@ -191,7 +191,7 @@ def changes_of(path: Path, edits: Edits) -> tuple[TorchFile, tuple[Splice, ...]]
         for site, value in edits:
             if site.label not in now:
                 raise ValueError(f"holds no LR {site.label}")
-            splice = _change(fd, now[site.label], site, value)
+            splice = _change(fd, now[site.label], site, value, keep=file.many)
             if splice.old != splice.new:
                 found.append(splice)
     return file, tuple(found)
@@ -352,14 +352,14 @@ def _place(file: TorchFile, label: str, node: Any) -> tuple[str, int, float]:
 # -- changing --------------------------------------------------------------------------------------------
 
 
-def _change(fd: int, now: LrSite, site: LrSite, value: float) -> Splice:
-    """Raises ValueError when the site no longer holds its value, or the new one is none."""
+def _change(fd: int, now: LrSite, site: LrSite, value: float, keep: bool = False) -> Splice:
+    """Raises ValueError when the site no longer holds its value, or the new one is none; `keep`: counts keep their width."""
     for number in (site.value, value):
         if not math.isfinite(number) or (number < 0 and site.label.rpartition(".")[2] not in COUNTERS):
             raise ValueError(f"{number} is no learning rate ({site.label})")
     kind = site.kind if {site.kind, now.kind} <= {"int", "float64"} else now.kind
     old = _old_bytes(fd, now)
-    if site.value != now.value and encoded(kind, site.value, old) != old:
+    if site.value != now.value and encoded(kind, site.value, old, keep) != old:
         raise ValueError(f"{site.label} is {now.value:g}, not {site.value:g} as it was when this was planned")
     if old[:1] in LINES and encoded(now.kind, now.value, old) != old:
         raise StateError(
@@ -367,7 +367,7 @@ def _change(fd: int, now: LrSite, site: LrSite, value: float) -> Splice:
             now.file,
             "let Python write it anew: pickle.load, then pickle.dump",
         )
-    return Splice(now.offset, old, old if value == now.value else encoded(kind, value, old))
+    return Splice(now.offset, old, old if value == now.value else encoded(kind, value, old, keep))
 
 
 def _old_bytes(fd: int, site: LrSite) -> bytes:

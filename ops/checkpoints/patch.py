@@ -104,7 +104,11 @@ def rebuilt_bytes(file: TorchFile, changes: Iterable[Splice]) -> bytes:
 def _many(raw: bytes, file: TorchFile, changes: tuple[Splice, ...]) -> bytes:
     """A file of many values, each of which stays where it is."""
     if any(len(s.old) != len(s.new) for s in changes):
-        raise StateError("a number that takes more bytes than there are for it", str(file.path))
+        raise StateError(
+            "a number that takes more bytes than the old one: in a distributed file there is no room for it",
+            str(file.path),
+            "a whole number below 256 fits where one below 256 stands, below 65536 where one below that",
+        )
     for splice in with_crc(file, changes):
         raw = _replaced(raw, splice)
     return raw

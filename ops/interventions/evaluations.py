@@ -20,6 +20,10 @@ class TrimEvals(Simple, frozen=True):
         return f"roll the evaluations back to step {self.to}"
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        if not snapshot.run.evaluated:
+            raise Refused(
+                "this run has no evaluations file", str(snapshot.run.dir), 'm4ops.toml can name one: evals = "…"'
+            )
         if not isinstance(snapshot.evals, Evals):
             raise Refused(f"the evaluations are UNKNOWN: {snapshot.evals.reason}")
         if not beyond(snapshot.evals, self.to):

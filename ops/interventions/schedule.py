@@ -29,7 +29,9 @@ class ShiftSchedule(CheckpointEdit, frozen=True):
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         if self.to_step < 0:
-            raise BadInput(f"--to-step {self.to_step}: a step is not negative")
+            raise BadInput(
+                f"--to-step {self.to_step}: a step is not negative", hint="m4ops inspect says where it stands"
+            )
         if self.lr is not None:
             check_lr(self.lr)
         checkpoint = self.checkpoint(snapshot)
