@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ops import config as cfg
@@ -25,7 +26,10 @@ def find(wanted: str | None, cwd: Path, env: dict[str, str] | None = None) -> tu
     if said:
         return _named(said, cwd, env)
     for folder in (cwd, *cwd.parents):
-        if os.path.isfile(folder / cfg.FILE) or (not _closed(folder) and _looks_like_run(folder)):
+        found = os.path.isfile(folder / cfg.FILE)
+        with suppress(OSError):  # a run may lie below a folder that is closed
+            found = found or _looks_like_run(folder)
+        if found:
             return describe(folder)
     raise RunNotFound(
         "no run here: no folder from here up holds latest_opt_step_dir, an opt_step-N, m4ops.toml, or another framework's checkpoints",
@@ -63,29 +67,23 @@ def _runs_below(root: Path) -> Iterator[Path]:
         yield root
         return
     for folder in below:
-        if folder.name != "lost+found" and (_closed(folder) or _looks_like_run(folder)):
-            yield folder
-
-
-def _closed(folder: Path) -> str:
-    """Why a folder, or what tells that it is a run, cannot be looked into; empty where it can, or is no folder."""
-    try:
-        os.stat(os.path.join(folder, "."))
-        os.listdir(folder)
-        _looks_like_run(folder)
-    except (NotADirectoryError, FileNotFoundError):
-        return ""
-    except OSError as error:
-        return str(error.strerror)
-    return ""
+        try:
+            if _looks_like_run(folder):
+                yield folder
+        except OSError:
+            if folder.name != "lost+found":
+                yield folder
 
 
 def _named(said: str, cwd: Path, env: dict[str, str]) -> tuple[Run, cfg.Config]:
     path = cwd / said
     if path.is_dir():
-        if closed := _closed(path):
-            raise RunNotFound(f"this folder cannot be looked into: {closed}", str(path), f"ls -ld {path}")
-        if not _looks_like_run(path) and not os.path.isfile(path / cfg.FILE):
+        try:
+            found = _looks_like_run(path)
+        except OSError as error:
+            why = f"this folder cannot be looked into: {error.strerror}"
+            raise RunNotFound(why, str(path), f"ls -ld {path}") from None
+        if not found and not os.path.isfile(path / cfg.FILE):
             raise RunNotFound(
                 "this folder is no run",
                 str(path),
@@ -105,9 +103,14 @@ def _named(said: str, cwd: Path, env: dict[str, str]) -> tuple[Run, cfg.Config]:
 
 
 def _looks_like_run(folder: Path) -> bool:
+    """Raises OSError where that cannot be told."""
     if os.path.isfile(folder / "logs" / "main_log.txt") or os.path.isdir(folder / ".m4ops"):
         return True
-    return folder.parent.name != DISCARDED and bool(layouts.claims(folder))
+    if folder.parent.name == DISCARDED or not os.path.isdir(folder):
+        return False
+    os.stat(os.path.join(folder, "."))
+    os.listdir(folder)
+    return bool(layouts.claims(folder))
 
 
 def describe(folder: Path) -> tuple[Run, cfg.Config]:

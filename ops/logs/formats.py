@@ -54,7 +54,10 @@ class Format(Struct, frozen=True):
 
 
 def first(fields: Mapping[str, float], names: tuple[str, ...]) -> float | None:
-    return next((fields[name] for name in names if name in fields), None)
+    for name in names:
+        if name in fields:
+            return fields[name]
+    return None
 
 
 def pipes(text: str) -> Mapping[str, float]:
