@@ -44,6 +44,7 @@ def judge(seen: Snapshot, memory: Memory) -> Judged:
         log = Unknown(f"log {seen.run.log}: {error.strerror or error}")
     inside, places = measures.read_new(seen.run.dir / "logs", {} if anew else memory.measures)
     at.bench.measure(inside)
+    at.bench.unread = measures.unread(places)
     seen = replace(seen, log=log)
     found = at.bench.findings(seen)
     after = replace(memory, detectors=at.bench.dump(), measures=places)

@@ -129,6 +129,53 @@ def test_only_what_is_new_is_read_and_torn_lines_wait(tmp_path: Path, monkeypatc
     assert [m.step for m in read(places)[0]] == [400] * 3
 
 
+def test_a_file_that_cannot_be_read_is_unknown_until_it_can_be(tmp_path: Path) -> None:
+    places: dict[str, Any] = {}
+
+    def look() -> list[str]:
+        nonlocal places
+        new, after = measures.read_new(tmp_path, json.loads(json.dumps(places)))
+        list(new)
+        places = after
+        return [f"{Path(file).name}: {why}" for file, why in measures.unread(places)]
+
+    training(tmp_path, range(100, 300, 100))
+    (tmp_path / ACTIVATIONS).mkdir()
+    assert look() == look() == [f"{ACTIVATIONS}: Is a directory"]
+    (tmp_path / ACTIVATIONS).rmdir()
+    size = (tmp_path / PARAMETERS).stat().st_size
+    with (tmp_path / PARAMETERS).open("a") as file:
+        file.write('{"name": "torn", "st{"name": "glued"}\n')
+    write(tmp_path, PARAMETERS, [healthy_row(300, 0, random.Random(1))])
+    torn = f"{PARAMETERS}: 1 of 2 lines are torn, from byte {size} on"
+    assert look() == look() == [torn]
+    write(tmp_path, PARAMETERS, [healthy_row(400, 0, random.Random(1))])
+    assert look() == []
+    assert measures.UNREAD not in places
+
+
+def test_check_and_status_say_what_could_not_be_read_and_replay_too(tmp_path: Path) -> None:
+    run = M4(tmp_path / "tr_1")
+    run.train(30)
+    training(run.folder / "logs", range(100, 5000, 100))
+    training(run.folder / "logs", range(5000, 5300, 100), hp_grad=900.0)
+    (run.folder / "logs" / ACTIVATIONS).mkdir()
+    slurm = FakeSlurm([Row(name="tr_1")])
+    checked = [m4ops("--run", str(run.folder), "check", slurm=slurm) for _ in range(2)]
+    assert [said.code for said in checked] == [3, 3]
+    assert f"logs/{ACTIVATIONS}: Is a directory" in checked[1].out
+    status = m4ops("--run", str(run.folder), "status", slurm=slurm)
+    assert f"logs/{ACTIVATIONS}: Is a directory" in " ".join(status.out.split())
+    with (run.folder / "logs" / PARAMETERS).open("a") as file:
+        file.write("torn\n")
+    again = m4ops("replay", "--json", str(run.folder / "logs" / PARAMETERS), slurm=slurm)
+    explosion, unknown = json.loads(again.out)
+    assert (explosion["kind"], explosion["row"]) == ("series-explosion", 49)
+    assert explosion["step"] == 5000
+    assert (unknown["kind"], unknown["severity"]) == ("series-unknown", "UNKNOWN")
+    assert "1 of 209 lines are torn" in unknown["summary"]
+
+
 class M4:
     """A run of m4's trainer: the log tells the whole loss, `{job_id}_logs.jsonl` that of each data set too."""
 

@@ -12,6 +12,7 @@ from ops.cli import session
 from ops.cli.session import json_option
 
 if TYPE_CHECKING:
+    from ops.detectors.replay import Raised
     from ops.model import LogView, Snapshot
 
 
@@ -22,19 +23,42 @@ if TYPE_CHECKING:
 def replay(file: Path, progress: str, as_json: bool) -> None:
     """Run the detectors over a finished log, CSV, JSONL or trainer_state.json.
 
-    A CSV has the columns step,loss[,grad_norm,lr]. A finding whose verdict changes is told again under its new kind.
+    m4's statistics of parameters, gradients and activations are JSONL too. A CSV has the columns step,loss[,grad_norm,lr]. A finding whose verdict changes is told again under its new kind.
     """
+    from ops.views.replay import replay_json, replay_text
+
+    raised, points = _series(file) or _log(file, progress)
+    if as_json:
+        return session.out(replay_json(raised))
+    session.out(replay_text(raised, points, session.color(), session.width()))
+
+
+def _log(file: Path, progress: str) -> tuple[list[Raised], int]:
+    """What is raised of a log or a table, and its logged points. Raises BadInput."""
     from ops import detectors
     from ops.detectors.replay import replay as judge_again
-    from ops.views.replay import replay_json, replay_text
 
     log = _read(file, progress)
     if not log.samples:
         session.say('no progress line was found; --progress says how one looks: "step {step} | loss: {loss}"')
-    raised = judge_again(detectors.lines(log), _alone(log))
-    if as_json:
-        return session.out(replay_json(raised))
-    session.out(replay_text(raised, len(log.samples), session.color(), session.width()))
+    return judge_again(detectors.lines(log), _alone(log)), len(log.samples)
+
+
+def _series(file: Path) -> tuple[list[Raised], int] | None:
+    """The same of a trainer's statistics of the model; None if the file's name is of none. Raises BadInput."""
+    from ops.detectors.replay import replay_series
+    from ops.errors import BadInput
+    from ops.logs.measures import read_whole
+    from ops.model import LogView
+
+    try:
+        read = read_whole(file)
+    except OSError as error:
+        raise BadInput(f"it could not be read: {error.strerror or error}", str(file)) from error
+    if read is None:
+        return None
+    measures, unread = read
+    return replay_series(measures, unread, _alone(LogView(file, 0, 0.0, (), ()))), len({m.step for m in measures})
 
 
 def _read(file: Path, progress: str) -> LogView:

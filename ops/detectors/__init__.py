@@ -92,6 +92,8 @@ class Bench:
         self.streams = {name: make(memory.get(name, {})) for name, make in STREAM.items()}
         self.losses = cast(loss.Losses, self.streams["loss"])
         self.inside = modules.Modules(memory.get("modules", {}))
+        self.unread: tuple[tuple[str, str], ...] = ()
+        """Files of the model's own series that could not be read, or not whole, and why."""
 
     @classmethod
     def remembering(cls, memory: Mapping[str, Any]) -> Bench | None:
@@ -118,7 +120,7 @@ class Bench:
 
     def findings(self, snapshot: Snapshot) -> tuple[Finding, ...]:
         """What is wrong now, worst first."""
-        found = [*self.inside.findings(snapshot)]
+        found = [*self.inside.findings(snapshot), *modules.unread(self.unread)]
         found += [finding for stream in self.streams.values() for finding in stream.findings(snapshot)]
         for look in LOOK:
             found += look(snapshot)

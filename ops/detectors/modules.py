@@ -7,6 +7,7 @@ none, and one that doubles three times at once is. What is NaN or infinite is to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite, log2
 from typing import Any
 
@@ -83,6 +84,24 @@ class Modules:
         if back or seen["rows"] >= ACCEPTED:
             self.series[name] = [READY, value if not back else self.series[name][1], self.series[name][2], 0]
             del self.risen[name]
+
+
+def unread(troubles: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:
+    """`series-unknown`: files of such series that could not be read, or not whole, and why."""
+    if not troubles:
+        return ()
+    first, why = troubles[0]
+    more = f", and {len(troubles) - 1} more" if len(troubles) > 1 else ""
+    return (
+        Finding(
+            kind="series-unknown",
+            severity=Severity.UNKNOWN,
+            summary=f"what the trainer logs of the model could not be read: {first}: {why}{more}",
+            evidence=tuple(f"{file}: {why}" for file, why in troubles),
+            runbook="log-stalled",
+            actions=("m4ops status",),
+        ),
+    )
 
 
 def _rise(measure: Measure, peak: float, level: float) -> dict[str, Any]:

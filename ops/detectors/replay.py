@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from msgspec import Struct
 
-from ops.detectors import STREAM
-from ops.model import Finding, LogEvent, Sample, Snapshot
+from ops.detectors import STREAM, modules
+from ops.model import Finding, LogEvent, Measure, Sample, Snapshot
 
 
 class Raised(Struct):
@@ -36,6 +37,17 @@ def replay(lines: Iterable[Sample | LogEvent], snapshot: Snapshot) -> list[Raise
                 at = line.line - 1 if isinstance(line, LogEvent) and line.line else max(row, 0)
                 raised += _compare(name, {f.key: f for f in found}, running, at)
     return raised
+
+
+def replay_series(measures: Iterable[Measure], unread: Sequence[tuple[str, str]], snapshot: Snapshot) -> list[Raised]:
+    """The same of the model's own series; a logged point is all that was logged of one step."""
+    inside, raised, running = modules.Modules({}), list[Raised](), dict[tuple[str, str], Raised]()
+    row = 0
+    for row, (_, of_step) in enumerate(groupby(measures, key=lambda measure: measure.step)):
+        for measure in of_step:
+            inside.take(measure)
+        raised += _compare("modules", {f.key: f for f in inside.findings(snapshot)}, running, row)
+    return raised + [Raised("modules", finding, row) for finding in modules.unread(unread)]
 
 
 def _compare(
