@@ -141,11 +141,16 @@ def _checked(key: str, value: Any, path: Path) -> Any:
         import difflib
 
         near = difflib.get_close_matches(key, known, n=1)
+        if isinstance(value, dict) and value.keys() & known.keys():
+            hint = f"keys stand by themselves: write them without [{key}], above all tables"
+            raise BadInput(f"unknown table [{key}]", str(path), hint)
         hint = f"did you mean `{near[0]}`?" if near else "known keys: " + ", ".join(known)
         raise BadInput(f"unknown key `{key}`", str(path), hint)
     if key == "work":
         return _options(value, path)
     if isinstance(known[key], tuple):
+        if isinstance(value, str):
+            raise BadInput(f"`{key}` must be a list of strings", str(path), f'in brackets: {key} = ["…"]')
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise BadInput(f"`{key}` must be a list of strings", str(path), f'for instance: {key} = ["…"]')
         return tuple(value)

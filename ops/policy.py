@@ -52,8 +52,8 @@ def quiet_hours(text: str) -> QuietHours:
 
 
 def address(text: str) -> str:
-    """The address of a heartbeat. Raises BadInput, without showing what may be a secret."""
-    if not re.fullmatch(r"https?://[^\s/?#]+([/?]\S*)?", text):
+    """The address of a heartbeat, or of the file that holds it. Raises BadInput, without showing what may be a secret."""
+    if not re.fullmatch(r"https?://[^\s/?#$]+([/?]\S*)?|file:[/~].*", text):
         raise BadInput("this is no web address", hint='heartbeat = "https://hc-ping.com/…", as the service shows it')
     return text
 

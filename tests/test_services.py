@@ -329,3 +329,45 @@ def test_a_heartbeat_that_is_no_address_is_told_at_once(bare: Run, monkeypatch: 
     configure(bare, more=f'heartbeat = "{wrong}"')
     said = m4ops(bare, monkeypatch, "check")
     assert "`heartbeat`: this is no web address" in said and "s3cret" not in said
+
+
+# ---------------------------------------------------------------- from nothing
+
+
+def test_a_test_tells_of_each_sink_whether_it_arrives(
+    bare: Run, internet: Internet, addresses: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the addresses in files of their own, as others may read m4ops.toml."""
+    for name, address in addresses.items():
+        (tmp_path / name).write_text(f"# {name}\n{address}\n")
+    (tmp_path / "heartbeat").write_text(f"https://hc-ping.com{internet.pings.check}\n")
+    files = [f"file:{tmp_path / name}" for name in addresses]
+    configure(bare, *files, "file:/nowhere/s", "$SLACK", more=f'heartbeat = "file:{tmp_path / "heartbeat"}"')
+    said = m4ops(bare, monkeypatch, "check", "--test").splitlines()
+    assert said[: len(files)] == [f"{file}: taken" for file in files]
+    assert "No such file" in said[-3] and "variables are not filled in" in said[-2]
+    assert said[-1] == f"heartbeat file:{tmp_path / 'heartbeat'}: heard" and internet.pings.heard == ["ok"]
+    assert list(internet.pagerduty.incidents.values()) == [["triggered", "resolved"]]
+    assert len(internet.slack.shown) == 2 and "this is a test" in internet.slack.shown[0]
+    assert not (bare.dir / ".m4ops").exists(), "nothing is kept of a test"
+    internet.trouble["hooks.slack.com"] = (404, {}, f"no_service {internet.slack.path}")
+    said = m4ops(bare, monkeypatch, "check", "--test").splitlines()
+    assert said[0].startswith(f"{files[0]}: FAILED: it answered 404") and "no_service" in said[0]
+    assert "s3cret" not in "".join(said).lower()
+    (tmp_path / "slack").write_text("\n")
+    assert "holds not one address" in m4ops(bare, monkeypatch, "check", "--test")
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [('sinks = "https://h/x"', 'sinks = ["…"]'), ('[alerts]\nheartbeat = "https://h/x"', "without [alerts]"),
+     ('sink = ["stdout:"]', "did you mean `sinks`"), ('sinks = ["stdout"]', "did you mean `stdout:`"),
+     ('sinks = ["hooks.slack.com/services/T0/s3cret"]', "did you mean `https://hooks.slack.com/***`"),
+     ('sinks = ["https://${HOOK}/s3cret"]', "variables are not filled in")],
+)  # fmt: skip
+def test_what_is_written_wrong_is_told_with_what_is_right(
+    bare: Run, monkeypatch: pytest.MonkeyPatch, said: str, hint: str
+) -> None:
+    (bare.dir / "m4ops.toml").write_text(f"{said}\n")
+    told = m4ops(bare, monkeypatch, "check")
+    assert hint in told and "s3cret" not in told

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
+
+from ops.errors import BadInput
 
 STATE = "prometheus"
 """The scheme of what takes no messages, but the state of the run at every tick."""
+
+FILE = "file:"
+"""Begins an address that is kept outside m4ops.toml, which others may read."""
+_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}")
+_HOST = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*\.[a-z]{2,}(?=/)")
 
 
 class Answered(OSError):
@@ -21,8 +30,30 @@ class NotSent(Exception):
     """The sink did not take it and will hardly take the next one; the words hold no secret."""
 
 
+def stored(uri: str) -> str:
+    """The address itself: of `file:/PATH` what that file says, any other as it is. Raises BadInput."""
+    if not uri.startswith(FILE):
+        return uri
+    try:
+        file = Path(uri.removeprefix(FILE)).expanduser()
+        if not file.is_absolute():
+            raise BadInput(f"the file of an address needs its whole path: {uri}", hint="file:/PATH or file:~/PATH")
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(f"the file of an address cannot be read: {uri}: {why}") from None
+    found = [line for line in lines if line and not line.startswith("#")]
+    if len(found) != 1 or found[0].startswith(FILE):
+        raise BadInput(f"the file holds not one address: {uri}", hint="one address a file, on a line of its own")
+    return found[0]
+
+
 def mask(uri: str) -> str:
     """The URI as it may be shown: no user, password, path or query of what is, or may be, a web address."""
+    if uri.startswith(FILE) or _VARIABLE.fullmatch(uri):
+        return uri
+    if bare := _HOST.match(uri):
+        return f"{bare[0]}/***"
     try:
         parts = urlsplit(uri)
         host = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from ops.alerts import web
-from ops.alerts.address import Answered, NotSent, scrub
+from ops.alerts.address import Answered, NotSent, scrub, stored
+from ops.errors import BadInput
 
 
 def beat(addresses: Mapping[str, bool]) -> dict[str, str]:
@@ -33,6 +34,10 @@ def beat(addresses: Mapping[str, bool]) -> dict[str, str]:
 
 
 def _asked(address: str, sees: bool) -> str:
+    try:
+        address = stored(address)
+    except BadInput as error:
+        return error.what
     parts = urlsplit(address)
     url = address if sees else parts._replace(path=f"{parts.path.rstrip('/')}/fail").geturl()
     try:

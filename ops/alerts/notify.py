@@ -144,7 +144,7 @@ def _vetted(
                 vet(uri)
                 good.append(mark(uri))
             except OpsError as error:
-                bad[uri] = error.what
+                bad[uri] = f"{error.what.removesuffix(f': {mask(uri)}')}; {error.hint}".removesuffix("; ")
     return replace(memory, vetted=tuple(good)), bad
 
 

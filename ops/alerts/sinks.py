@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from ops import shell
 from ops.alerts import pagerduty, web
-from ops.alerts.address import STATE, Answered, NotSent, mailbox, mask, scrub
+from ops.alerts.address import STATE, Answered, NotSent, mailbox, mask, scrub, stored
 from ops.alerts.text import payload, short, subject, text
 from ops.alerts.words import Message, ident
 from ops.errors import BadInput, OpsError
@@ -49,13 +49,16 @@ INSTALL = "pip install 'm4ops[alerts]' for Slack, Teams, Telegram and a hundred 
 
 def parse(uri: str) -> SplitResult:
     """The parts of a sink's URI. Raises BadInput, without showing a secret, for what is no sink."""
+    address = stored(uri)
     try:
-        parts = urlsplit(uri)
+        parts = urlsplit(address)
         _ = parts.port if parts.scheme in _SENDERS else None
     except ValueError:
         raise _bad("a sink that is no URI", uri) from None
     if not _ours(parts):
-        return _of_library(parts, uri)
+        return _of_library(parts, address, uri)
+    if "$" in (parts.hostname or ""):
+        raise _bad("a sink with a variable, which nobody fills in", uri)
     if parts.scheme in ("http", "https", "smtp") and not parts.hostname:
         raise _bad("a sink without a host", uri)
     if parts.scheme in ("mailto", "smtp") and not re.fullmatch(r"[^\s,;<>\"-][^\s,;<>\"]*", mailbox(parts)):
@@ -84,40 +87,53 @@ def vet(uri: str) -> None:
     if not _ours(parse(uri)):
         from ops.alerts import library
 
-        library.load(uri)
+        library.load(stored(uri))
 
 
 def send(uri: str, message: Message) -> None:
     """Deliver one message. Raises Answered when it was refused, NotSent when the sink cannot be reached."""
-    with _failures(uri):
-        parts = parse(uri)
+    with _named(uri) as address:
+        parts = parse(address)
         if _ours(parts):
             _SENDERS[parts.scheme](parts, message)
         else:
             from ops.alerts import library
 
-            library.send(uri, message)
+            library.send(address, message)
 
 
 def acknowledge(uri: str, folder: str, incident: str) -> bool:
     """Somebody has taken an incident of the run in this folder; whether the sink knows what that is. Raises as `send`."""
-    with _failures(uri):
-        parts = parse(uri)
+    with _named(uri) as address:
+        parts = parse(address)
         if parts.scheme == "pagerduty":
             pagerduty.acknowledge(parts, folder, incident)
     return parts.scheme == "pagerduty"
 
 
+def keeps_incidents(uri: str) -> bool:
+    """Whether what this sink is told stays open there until it is told the end. Raises BadInput."""
+    scheme = parse(uri).scheme
+    if scheme == "pagerduty" or scheme in _SENDERS:
+        return scheme == "pagerduty"
+    from ops.alerts import library
+
+    return scheme in library.KEYED
+
+
 @contextmanager
-def _failures(uri: str) -> Iterator[None]:
+def _named(uri: str) -> Iterator[str]:
+    """The address that a sink names. What fails with it is told in words without a secret."""
+    address = uri
     try:
-        yield
+        address = stored(uri)
+        yield address
     except (Answered, NotSent) as error:
-        raise type(error)(scrub(str(error), uri)) from None
+        raise type(error)(scrub(str(error), address)) from None
     except OpsError as error:
         raise NotSent(error.what) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise NotSent(scrub(web.reason(error), uri)) from None
+        raise NotSent(scrub(web.reason(error), address)) from None
 
 
 def _print(_: SplitResult, message: Message) -> None:
@@ -148,7 +164,10 @@ def _mailto(parts: SplitResult, message: Message) -> None:
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/lib"])
     sendmail = shutil.which("sendmail", path=path)
     if sendmail is None:
-        return _smtp_to(LOCAL_SMTP, mailbox(parts), message)
+        try:
+            return _smtp_to(LOCAL_SMTP, mailbox(parts), message)
+        except ConnectionRefusedError:
+            raise OSError("this host has neither sendmail nor a mail server: smtp://SERVER/SOMEONE@HOST") from None
     with tempfile.NamedTemporaryFile(prefix="m4ops-mail-") as file:
         file.write(bytes(_letter(mailbox(parts), message)))
         file.flush()
@@ -208,11 +227,11 @@ _SENDERS: dict[str, Callable[[SplitResult, Message], None]] = {
 }
 
 
-def _of_library(parts: SplitResult, uri: str) -> SplitResult:
+def _of_library(parts: SplitResult, address: str, uri: str) -> SplitResult:
     """What may be apprise's: whether it knows the scheme costs half a second, and is asked by `vet`."""
     from importlib.util import find_spec
 
-    if not uri.lower().startswith(f"{parts.scheme}://") or not parts.scheme:
+    if not address.lower().startswith(f"{parts.scheme}://") or not parts.scheme:
         raise _bad("unknown kind of sink", uri)
     if find_spec("apprise") is None:
         raise BadInput(f"unknown kind of sink: {mask(uri)}", hint=INSTALL + KNOWN)
@@ -220,4 +239,11 @@ def _of_library(parts: SplitResult, uri: str) -> SplitResult:
 
 
 def _bad(what: str, uri: str) -> BadInput:
-    return BadInput(f"{what}: {mask(uri)}", hint=f"one of: {KNOWN}")
+    hint = f"one of: {KNOWN}"
+    if uri in ("stdout", "wandb"):
+        hint = f"did you mean `{uri}:`?"
+    elif "$" in uri:
+        hint = "variables are not filled in, cron has none: write file:/PATH, and the address into that file"
+    elif mask(uri).endswith("/***") and "://" not in mask(uri):
+        hint = f"did you mean `https://{mask(uri)}`?"
+    return BadInput(f"{what}: {mask(uri)}", hint=hint)

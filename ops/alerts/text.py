@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from ops.alerts.words import ESCALATED, RESOLVED, STILL, UNSEEN, Message, News, ident, over
+from ops.model import Severity
 
 WHOLE = 3
 """News of one message that are told with their evidence."""
@@ -97,7 +98,7 @@ def _body(news: News, message: Message) -> list[str]:
     lines += [f"  since {_clock(news.since)}"] if news.since < news.time else []
     lines += [f"  consider: {action}" for action in finding.actions]
     where = f"--run {shlex.quote(message.dir)} " if message.dir else ""
-    lines.append(f"  ack: m4ops {where}ack {ident(finding)}")
+    lines += [f"  ack: m4ops {where}ack {ident(finding)}"] if finding.severity is not Severity.OK else []
     return lines + ([f"  runbook: {finding.runbook}"] if finding.runbook else [])
 
 

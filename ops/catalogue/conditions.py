@@ -112,6 +112,7 @@ KINDS: tuple[Kind, ...] = (
        "correct its address in m4ops.toml, or wait for the other side", "", "m4ops itself", "m4ops check"),
     _k("heartbeat-failing", _W, "the heartbeat of the checks does not arrive outside, where its absence rings",
        "correct `heartbeat` in m4ops.toml, or wait for the other side", "", "m4ops itself", "m4ops check"),
+    _k("test", _W, "somebody tries whether alerts arrive", "nothing", "", "m4ops itself", "m4ops check --test"),
     _k("request", _W, "a teammate's request was refused, failed or expired", "m4ops request shows it", "",
        "m4ops itself", "m4ops request"),
 )  # fmt: skip

@@ -60,6 +60,7 @@ class Checked(Struct, frozen=True):
 @click.option("--all", "all_runs", is_flag=True, help="Every run under M4OPS_ROOTS and the roots of your m4ops.toml.")
 @click.option("--every", metavar="MINUTES", type=click.IntRange(1), help="What cron says: missed checks are told of.")
 @click.option("--run", "wanted", multiple=True, metavar="DIR|NAME", help="One of several runs; may be repeated.")
+@click.option("--test", is_flag=True, help="Only send a test to every sink, and say what became of it.")
 @click.pass_context
 def check(
     ctx: click.Context,
@@ -70,6 +71,7 @@ def check(
     all_runs: bool,
     every: int | None,
     wanted: tuple[str, ...],
+    test: bool,
 ) -> None:
     """For cron: exit 0, 1, 2 or 3; new findings go to the sinks, known ones are quiet.
 
@@ -81,6 +83,11 @@ def check(
     try:
         _parse(sinks)
         runs, lost = _runs(ctx, all_runs, wanted)
+        if test:
+            from ops.cli import trial
+
+            failed = [run.name for run, config in runs if not trial.tried(run, _policy(run, config, sinks))]
+            sys.exit(int(bool(failed)))
         seen = checked_runs(runs, sinks, as_json, every or 0)
         checked = (*lost, *seen)
     except (OpsError, OSError) as error:
