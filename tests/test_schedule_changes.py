@@ -187,7 +187,7 @@ def own_scheduler(run: Run, params: dict[str, object], kind: str = "WarmupLR") -
     torch.save(scheduler.state_dict(), run.state(30, "scheduler.bin"))
     config = run.root / "ds.json"
     config.write_text(
-        json.dumps({"zero_optimization": {"stage": 3}, "scheduler": {"type": kind, "params": params}}, indent=3)
+        json.dumps({"optimizer": {"type": "Adam"}, "scheduler": {"type": kind, "params": params}}, indent=3)
     )
     return config
 

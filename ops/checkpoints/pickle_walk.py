@@ -164,8 +164,8 @@ class _Machine:
 
     def old_string(self, at: int) -> int:
         """The same as its bytes."""
-        body, end = self.sized(at)
-        return self.place(_text_or_bytes(body), at, end)
+        start, end = self.extent(at)
+        return self.place(_text_or_bytes(self.data[start:end]) if end - start <= _KEPT else Blob(), at, end)
 
     def place(self, value: Float | Int | Text | Blob, at: int, end: int) -> int:
         value.at, value.end = self.base + at, self.base + end

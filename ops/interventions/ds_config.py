@@ -66,6 +66,8 @@ def changed(text: str, new: Callable[[float], float]) -> str:
 
 def _with(section: str, needed: tuple[str, ...], others: tuple[str, ...], new: Callable[[float], float]) -> str:
     """A section with other LRs in its params. One of the `needed` must be there, as a number; the `others` may be "auto"."""
+    if not needed and "params" not in json.loads(section):
+        return section
     params = jsontext.value(section, "params")
     there = json.loads(params)
     if needed and there.keys().isdisjoint(needed):
