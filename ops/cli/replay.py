@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def replay(file: Path, progress: str, as_json: bool) -> None:
     """Run the detectors over a finished log, CSV, JSONL or trainer_state.json.
 
-    m4's statistics of parameters, gradients and activations are JSONL too. A CSV has the columns step,loss[,grad_norm,lr]. A finding whose verdict changes is told again under its new kind.
+    m4's statistics of parameters, gradients and activations are JSONL too. A CSV has the columns
+    step,loss[,grad_norm,lr]. A finding whose verdict changes is told again under its new kind.
     """
     from ops.views.replay import replay_json, replay_text
 
