@@ -40,7 +40,9 @@ def ladder(snapshot: Snapshot, onset: int, margin: int) -> tuple[str, ...]:
 
 def change_between(snapshot: Snapshot, low: int, high: int) -> Change | None:
     """The latest change that was applied, or undone, between two bytes of the log."""
-    changes = snapshot.history if isinstance(snapshot.history, tuple) else ()
+    changes = snapshot.history
+    if not changes or not isinstance(changes, tuple):
+        return None
     done = (change for change in reversed(changes) if change.status in ("applied", "undone"))
     return next((change for change in done if low < (change.log_offset or 0) <= high), None)
 

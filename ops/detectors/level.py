@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from statistics import median
 from typing import Any
 
 from msgspec import Struct
@@ -50,6 +49,7 @@ class Level:
         self.rule = rule
         self.near = Window(NEAR, state.get("near", ()))
         self.noise = Window(NOISE, state.get("noise", ()))
+        self.latest = Window(LATEST, list(self.noise.values)[-LATEST:])
         self.waiting: list[float] = list(state.get("waiting", ()))
         self.flags: list[bool] = list(state.get("flags", ()))
 
@@ -65,21 +65,29 @@ class Level:
     def value(self) -> float:
         """The median of the last values, or of their later half: what falls is not measured against its past."""
         half = len(self.near) // 2
-        return min(self.near.median, median(list(self.near.values)[-half:])) if half >= 4 else self.near.median
+        if half < 4:
+            return self.near.median
+        later = sorted(list(self.near.values)[-half:])
+        middle = later[half // 2] if half % 2 else (later[half // 2 - 1] + later[half // 2]) / 2
+        return min(self.near.median, middle)
 
-    def bounds(self) -> tuple[float, float, float]:
-        """The level, what lies above it by more than is usual, and by so much that one value is enough."""
-        rule, level, tail = self.rule, self.value, self.noise.quantile(0.99)
+    def bounds(self, level: float) -> tuple[float, float]:
+        """What lies above the level by more than is usual, and by so much that one value is enough."""
+        rule, tail = self.rule, self.noise.quantile(0.99)
         # The steep fall of a run's first losses is no noise: the latest values know better.
-        latest = Window(LATEST, list(self.noise.values)[-LATEST:])
-        sigma = min(sigma_of(self.noise), sigma_of(latest))
+        sigma = min(sigma_of(self.noise), sigma_of(self.latest))
         bound = max(rule.sigma * sigma, rule.tail * tail, rule.share * abs(level), rule.least)
         far = max(rule.far_sigma * sigma, rule.far_tail * tail, rule.far_share * abs(level), rule.far_least)
-        return level, min(bound, rule.most), min(far, rule.most)
+        return min(bound, rule.most), min(far, rule.most)
 
     def rises(self, value: float) -> tuple[float, float, int] | None:
         """The level, the bound, and how many values ago the rise began; or None, and the value is taken in."""
-        level, bound, far = self.bounds()
+        level = self.value
+        if value <= level and sum(self.flags) < 3:  # most values: no bound need be known
+            self.flags = [*self.flags, False][-6:]
+            self.accept(value, level)
+            return None
+        bound, far = self.bounds(level)
         flags = self.flags = [*self.flags, value - level > bound][-6:]
         if (all(flags[-2:]) and len(flags) > 1) or sum(flags) >= 3 or value - level > far:
             self.waiting = []
@@ -92,7 +100,9 @@ class Level:
         self.near.push(value)
         self.waiting.append(value - level)
         if len(self.waiting) > LAG:
-            self.noise.push(self.waiting.pop(0))
+            settled = self.waiting.pop(0)
+            self.noise.push(settled)
+            self.latest.push(settled)
 
     def settle(self, values: Sequence[float]) -> None:
         """A rise is over: the level is where these values are, though a little of the rise be left."""

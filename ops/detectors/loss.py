@@ -13,6 +13,7 @@ Spikes rise within a few rows and divergences slowly: "a spike that tends to rec
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import pairwise
 from math import isfinite, sqrt
 from statistics import median
@@ -51,10 +52,10 @@ class Losses:
         self.begun: list[int] = list(state.get("begun", ()))
         self.level = Level(state.get("level", {}), RULE)
         self.past = Window(PAST, (value for _, value in state.get("past", ())))
-        self.past_steps: list[int] = [step for step, _ in state.get("past", ())]
+        self.past_steps = deque((int(step) for step, _ in state.get("past", ())), PAST)
         self.fresh: list[list[Any]] = list(state.get("fresh", ()))
         self.slow_rows = Window(SLOW, state.get("slow_rows", ()))
-        self.steps: list[list[int]] = list(state.get("steps", ()))
+        self.steps: deque[list[int]] = deque(state.get("steps", ()), 3 * SLOW)
         self.fast = Episode(**state["fast"]) if state.get("fast") else None
         self.slow = Episode(**state["slow"]) if state.get("slow") else None
         self.lowest: list[float] | None = state.get("lowest")
@@ -71,7 +72,7 @@ class Losses:
             "past": [list(pair) for pair in zip(self.past_steps, self.past.values, strict=True)],
             "fresh": self.fresh,
             "slow_rows": list(self.slow_rows.values),
-            "steps": self.steps,
+            "steps": list(self.steps),
             "fast": to_builtins(self.fast) if self.fast else None,
             "slow": to_builtins(self.slow) if self.slow else None,
             "lowest": self.lowest,
@@ -121,9 +122,9 @@ def _resume(memory: Losses, at: int) -> None:
     memory.slow_rows.clear()
     memory.lowest, memory.fresh = None, []
     kept = [(s, v) for s, v in zip(memory.past_steps, memory.past.values, strict=True) if s < at]
-    memory.past_steps = [s for s, _ in kept]
+    memory.past_steps = deque((s for s, _ in kept), PAST)
     memory.past = Window(PAST, (v for _, v in kept))
-    memory.steps = [row for row in memory.steps if row[0] < at]
+    memory.steps = deque((row for row in memory.steps if row[0] < at), 3 * SLOW)
     memory.fast = memory.fast if memory.fast and memory.fast.step < at else None
     memory.slow = memory.slow if memory.slow and memory.slow.step < at else None
 
@@ -131,8 +132,9 @@ def _resume(memory: Losses, at: int) -> None:
 def _row(memory: Losses, sample: Sample) -> None:
     memory.rows += 1
     memory.first = sample.loss if memory.first is None else memory.first
-    memory.begun = [*memory.begun, sample.step][:2]
-    memory.steps = [*memory.steps, [sample.step, sample.line, sample.offset]][-3 * SLOW :]
+    if len(memory.begun) < 2:
+        memory.begun.append(sample.step)
+    memory.steps.append([sample.step, sample.line, sample.offset])
     if memory.fast:
         memory.fast.follow(sample, sample.loss)
         _decide(memory, memory.fast)
@@ -225,7 +227,8 @@ def _follow_slow(memory: Losses, episode: Episode, sample: Sample) -> None:
         memory.slow_rows.clear()
     if settled:
         memory.past.clear()
-        memory.past_steps, memory.fresh = [], []
+        memory.past_steps.clear()
+        memory.fresh = []
 
 
 def _over_past(memory: Losses, sample: Sample) -> Episode | None:
@@ -237,11 +240,14 @@ def _over_past(memory: Losses, sample: Sample) -> Episode | None:
     if len(memory.fresh) > SLOW:
         step_, value = memory.fresh.pop(0)
         memory.past.push(value)
-        memory.past_steps = [*memory.past_steps, step_][-PAST:]
+        memory.past_steps.append(step_)
     if len(memory.past) < SLOW or len(memory.level.noise) < NOISE // 2:
         return None
     usual = memory.past.quantile(0.85)
-    bound = max(6 * 1.2533 * sigma_of(memory.level.noise) / sqrt(SLOW), CREEP * abs(usual), RULE.least)
+    least = max(CREEP * abs(usual), RULE.least)
+    if now - usual <= least:  # mostly: the noise need not be known
+        return None
+    bound = max(6 * 1.2533 * sigma_of(memory.level.noise) / sqrt(SLOW), least)
     if now - usual <= bound:
         return None
     newest_first = [value for _, value in reversed(memory.fresh)]
@@ -257,6 +263,8 @@ def _over_lowest(memory: Losses) -> Episode | None:
     if memory.lowest is None or now <= memory.lowest[0]:
         memory.lowest = [now, memory.rows]
     low, row = memory.lowest
+    if now - low <= 0.25 * abs(low):
+        return None
     bound = max(0.25 * abs(low), 5 * sigma_of(memory.level.noise))
     return memory.begin(memory.rows - int(row), low, bound, now) if now - low > bound else None
 

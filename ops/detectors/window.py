@@ -30,10 +30,12 @@ class Window:
 
     def quantile(self, share: float) -> float:
         """The value below which `share` of the window lies, interpolated. The window must not be empty."""
-        place = share * (len(self.sorted) - 1)
+        values = self.sorted
+        last = len(values) - 1
+        place = share * last
         low = int(place)
-        high = min(low + 1, len(self.sorted) - 1)
-        return self.sorted[low] + (place - low) * (self.sorted[high] - self.sorted[low])
+        at = values[low]
+        return at + (place - low) * (values[low + 1 if low < last else last] - at)
 
     @property
     def median(self) -> float:
