@@ -8,6 +8,7 @@ from pathlib import Path
 import damage
 import pytest
 import runs
+import torch
 import two_ranks
 
 STAGES = (1, 2, 3)
@@ -75,6 +76,7 @@ def test_deepspeed_resumes_from_what_m4ops_changed(tmp_path: Path) -> None:
         only_the_lr_and_its_checksums_are_written(sharded, stage)
         every_good_checkpoint_is_sound(sharded, stage)
         every_damage_is_seen(sharded, stage)
+        a_scheduler_that_the_engine_steps_is_no_missing_one(sharded, stage)
 
 
 def every_rank_has_the_scaled_curve_from_its_first_step(sharded: Sharded, stage: int) -> None:
@@ -126,3 +128,19 @@ def every_damage_is_seen(sharded: Sharded, stage: int) -> None:
         for kind, broken in damage.damaged(run, SAVED, END, tuple(kinds)):
             said = runs.m4ops("--run", str(broken), "verify-checkpoint", *how, str(SAVED))
             assert said.code == 2, f"{kind}: {said.out}{said.err}"
+
+
+def a_scheduler_that_the_engine_steps_is_no_missing_one(sharded: Sharded, stage: int) -> None:
+    """Accelerate writes no file of its own for it."""
+    run = sharded.run("fresh", stage)
+    state = run / f"opt_step-{SAVED}" / "accelerator_state"
+    (state / "custom_checkpoint_0.pkl").unlink()
+    assert "(the LR scheduler) is missing" in runs.m4ops("--run", str(run), "checkpoints").out
+    for shard in (state / "pytorch_model").glob("*_model_states.pt"):
+        torch.save(
+            {**torch.load(shard, weights_only=False), "lr_scheduler": {"last_batch_iteration": SAVED - 1}}, shard
+        )
+    found = json.loads(runs.m4ops("--run", str(run), "checkpoints", "--json").out)["checkpoints"]
+    assert [(c["step"], c["complete"]) for c in found] == [(SAVED, True), (END, True)]
+    about = json.loads(runs.m4ops("--run", str(run), "inspect", str(SAVED), "--json").out)
+    assert about["schedulers"] == ["DeepSpeed's own scheduler"]
