@@ -99,6 +99,8 @@ def wished(training: Training, steps: Steps, wish: Wish) -> str:
         training.done("undo", "-y")
         assert tree(training.dir) == before, words
         said = training.done(*words, "-y")
+    if words[0] == "scale-lr":
+        assert "was already changed" in training.m4ops(*words, "-y").err
     return " ".join(said.split())
 
 

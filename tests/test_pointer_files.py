@@ -112,3 +112,14 @@ def test_megatron_is_told_by_its_flags_whose_lr_counts(run: Training, flags: dic
         state["args"] = argparse.Namespace(**{**vars(state["args"]), **flags})
         torch.save(state, file)
     assert words in run.done("scale-lr", "0.5", "-n")
+
+
+@pytest.mark.parametrize("run", ["megatron"], indirect=True)
+def test_megatrons_schedule_is_moved_in_samples_also_when_it_was_moved_before(run: Training) -> None:
+    for step in (5, 30, 8):
+        run.done("shift-schedule", "--to-step", str(step), "-y")
+        for file in saved(run, 20).rglob("*.pt"):
+            assert torch.load(file, weights_only=False)["opt_param_scheduler"]["num_steps"] == 4 * step
+    run.done("shift-schedule", "--to-step", "0", "-y")
+    refused = run.m4ops("shift-schedule", "--to-step", "8", "-y")
+    assert (refused.code, "0 samples after 0 steps" in refused.err) == (1, True)

@@ -176,16 +176,25 @@ def _each(snapshot: Snapshot, state: schedules.State, checkpoint: Checkpoint) ->
 
     Accelerate steps a prepared one once for every process; Megatron-LM's counts samples. Raises Refused.
     """
-    count, step = _count(state), checkpoint.step
-    if snapshot.run.layout.counts_saves or not isinstance(count, int) or not step:
+    count, step = _count(state), _stands_at(snapshot, checkpoint)
+    if snapshot.run.layout.counts_saves or not isinstance(count, int):
         return 1
-    if schedules.kind(state) == schedules.MEGATRON and count % step:
+    if schedules.kind(state) == schedules.MEGATRON and (not step or count % step):
         raise Refused(
             f"the schedule stands at {count} samples after {step} steps: batches of one size do not make that",
             str(checkpoint.path),
             "scale-lr and set-lr change the LR whatever the batches were",
         )
-    return count // step if count > step and count % step == 0 else 1
+    return count // step if step and count > step and count % step == 0 else 1
+
+
+def _stands_at(snapshot: Snapshot, checkpoint: Checkpoint) -> int:
+    """The optimizer step that the schedule is at: the checkpoint's, or where an earlier shift left it."""
+    for change in reversed(snapshot.history or ()):
+        stands = change.status == "applied" and change.time > (checkpoint.saved or 0.0)
+        if stands and change.wish.get("kind") == ShiftSchedule.kind and change.wish.get("at") == checkpoint.step:
+            return int(str(change.wish["to_step"]))
+    return checkpoint.step
 
 
 def _count(state: schedules.State) -> object:

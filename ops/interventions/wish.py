@@ -119,7 +119,7 @@ def plan_for(wish: Wish, snapshot: Snapshot, command: str) -> Plan:
 
 
 def _in_turn(actions: tuple[Action, ...], snapshot: Snapshot) -> tuple[Action, ...]:
-    """Where a resume takes the newest file, an edit must not make a file the newest."""
-    if not snapshot.pointer or snapshot.pointer.rule != "newest":
+    """Where checkpoints are files, their time says when they were saved, or which a resume takes: an edit leaves it alike."""
+    if not any(c.files for c in snapshot.checkpoints or ()):
         return actions
     return tuple(replace(a, in_turn=True) if isinstance(a, PatchState | Rewrite) else a for a in actions)

@@ -85,7 +85,7 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
         step=step,
         path=path,
         problems=tuple(problems),
-        saved=modified(_main(path)),
+        saved=modified(_main(path).parent),  # a folder keeps its time when a file in it is edited
         size=size(path) if deep else None,
         infos=None,
         wandb_id=None,
