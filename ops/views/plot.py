@@ -220,11 +220,14 @@ def _line(cells: Sequence[int], marks: dict[int, tuple[str, int]], color: bool) 
     for column, bits in enumerate(cells):
         glyph, kind = marks.get(column, (chr(0x2800 + bits) if bits else " ", _PLAIN))
         style = "yellow" if kind == _DISCARDED else "bad" if kind == _MARK else "cyan" if bits else ""
+        if glyph == " " and parts and parts[-1][1] != "bad":
+            style = parts[-1][1]  # a blank needs no colour of its own, and over a slow line none is sent for it
         if parts and parts[-1][1] == style:
             parts[-1] = (parts[-1][0] + glyph, style)
         else:
             parts.append((glyph, style))
-    return "".join(paint(text, style, color) for text, style in parts).rstrip()
+    parts[-1:] = [(text.rstrip(), style) for text, style in parts[-1:]]
+    return "".join(paint(text, style, color) for text, style in parts)
 
 
 def _value_labels(frame: Frame) -> dict[int, str]:
