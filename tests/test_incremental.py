@@ -63,11 +63,10 @@ def read_by(action: Callable[[], Any]) -> int:
     return count() - before
 
 
-def rows(picture: Snapshot) -> list[tuple[int, float, int]]:
+def rows(picture: Snapshot) -> list[tuple[int, float, int, dict[str, float]]]:
     """The end of the log as views and detectors see it."""
     assert isinstance(picture.log, LogView)
-    assert picture.log.samples[-1].fields
-    return [(s.step, s.loss, s.line) for s in picture.log.samples]
+    return [(s.step, s.loss, s.line, dict(s.fields)) for s in picture.log.samples]
 
 
 def shown(findings: tuple[Finding, ...]) -> list[str]:

@@ -30,19 +30,26 @@ def joined(before: LogView | None, new: LogView) -> LogView:
 
 
 def to_json(view: LogView) -> dict[str, Any]:
-    """The end as plain JSON. Of all samples but the newest only what has a place of its own is kept."""
+    """The end as plain JSON, the names of the fields once for all samples."""
+    names = list(dict.fromkeys(name for s in view.samples for name in s.fields))
     return {
         "begin": view.begin,
         "samples": [[getattr(s, name) for name in _SAMPLE] for s in view.samples],
-        "fields": dict(view.samples[-1].fields) if view.samples else {},
+        "names": names,
+        "fields": [[s.fields.get(name) for name in names] for s in view.samples],
         "events": [[getattr(e, name) for name in _EVENT] for e in view.events],
     }
 
 
 def from_json(data: Mapping[str, Any], path: Path, size: int, modified: float) -> LogView:
     """What `to_json` wrote, of a log that is so large now. Raises KeyError, TypeError or ValueError."""
-    samples = [dict(zip(_SAMPLE, row, strict=True)) for row in data["samples"]]
-    for newest in samples[-1:]:
-        newest["fields"] = dict(data["fields"])
+    names = data["names"]
+    samples = tuple(
+        Sample(
+            **dict(zip(_SAMPLE, row, strict=True)),
+            fields={n: v for n, v in zip(names, own, strict=True) if v is not None},
+        )
+        for row, own in zip(data["samples"], data["fields"], strict=True)
+    )
     events = tuple(LogEvent(*row) for row in data["events"])
-    return LogView(path, size, modified, tuple(Sample(**s) for s in samples), events, int(data["begin"]))
+    return LogView(path, size, modified, samples, events, int(data["begin"]))
