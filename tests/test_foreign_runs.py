@@ -96,7 +96,7 @@ def test_what_is_closed_is_unknown_and_hides_nothing_else(root: Path) -> None:
     assert found == {
         "tr_open": absent,
         "tr_log": {**absent, "log-unknown": "UNKNOWN"},
-        "tr_logs": {**absent, "log-unknown": "UNKNOWN"},
+        "tr_logs": {**absent, "log-unknown": "UNKNOWN", "series-unknown": "UNKNOWN"},
         "tr_checkpoint": {**absent, "checkpoints-unknown": "UNKNOWN"},
         "tr_pointer": {**absent, "pointer-broken": "UNKNOWN"},
         "tr_bookkeeping": absent,

@@ -85,7 +85,8 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (root / "squeue").write_text(f"#!/bin/sh\necho asked >> {root}/asked\n")
     (root / "squeue").chmod(0o755)
     own = {"PATH": f"{root}{os.pathsep}{os.environ['PATH']}", "XDG_RUNTIME_DIR": str(root), "HOME": str(root)}
-    return {k: v for k, v in os.environ.items() if k != recent.SWITCH} | own
+    given = (recent.SWITCH, "COLUMNS", "LINES")  # the terminal says how large it is; pytest-xdist would for it
+    return {k: v for k, v in os.environ.items() if k not in given} | own
 
 
 @pytest.fixture
