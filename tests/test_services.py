@@ -354,8 +354,10 @@ def test_a_test_tells_of_each_sink_whether_it_arrives(
     said = m4ops(bare, monkeypatch, "check", "--test").splitlines()
     assert said[0].startswith(f"{files[0]}: FAILED: it answered 404") and "no_service" in said[0]
     assert "s3cret" not in "".join(said).lower()
-    (tmp_path / "slack").write_text("\n")
-    assert "holds not one address" in m4ops(bare, monkeypatch, "check", "--test")
+    for wrong in ("", "https://h/s3cret\nhttps://h/2", "prometheus:/tmp/s3cret", f"file:{tmp_path / 'slack'}"):
+        (tmp_path / "slack").write_text(f"{wrong}\n")
+        told = m4ops(bare, monkeypatch, "check", "--test").splitlines()[0]
+        assert "holds not one address" in told and "s3cret" not in told
 
 
 @pytest.mark.parametrize(

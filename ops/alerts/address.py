@@ -43,8 +43,8 @@ def stored(uri: str) -> str:
         why = error.strerror if isinstance(error, OSError) else error
         raise BadInput(f"the file of an address cannot be read: {uri}: {why}") from None
     found = [line for line in lines if line and not line.startswith("#")]
-    if len(found) != 1 or found[0].startswith(FILE):
-        raise BadInput(f"the file holds not one address: {uri}", hint="one address a file, on a line of its own")
+    if len(found) != 1 or found[0].startswith((FILE, f"{STATE}:", "stdout:")):
+        raise BadInput(f"the file holds not one address: {uri}", hint="one web address a file, on a line of its own")
     return found[0]
 
 

@@ -6,6 +6,7 @@ As healthchecks.io has it (Pinging API): a GET is a sign of life, one of `/fail`
 from __future__ import annotations
 
 import threading
+import time
 import urllib.request
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -28,8 +29,9 @@ def beat(addresses: Mapping[str, bool]) -> dict[str, str]:
     threads = [threading.Thread(target=one, args=each, daemon=True) for each in addresses.items()]
     for thread in threads:
         thread.start()
+    end = time.monotonic() + web.TIMEOUT
     for thread in threads:
-        thread.join(web.TIMEOUT)
+        thread.join(max(0.0, end - time.monotonic()))
     return dict(said)
 
 

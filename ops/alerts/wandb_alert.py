@@ -107,7 +107,7 @@ def _configured() -> str:
 def _logged_in(server: str) -> str:
     """The key that `wandb login` has noted, empty where there is none."""
     try:
-        found = netrc.netrc(os.environ.get("NETRC") or None).authenticators(urlsplit(server).netloc)
+        found = netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc").authenticators(urlsplit(server).netloc)
     except (OSError, netrc.NetrcParseError):
         return ""
     return (found[2] or "") if found else ""

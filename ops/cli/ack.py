@@ -39,7 +39,7 @@ def ack(ctx: click.Context, what: str | None, span: str, why: str, end: bool) ->
     from ops.alerts.words import Ack, ident
 
     run, config = session.find(ctx)
-    now, memory = time.time(), state.load(run)
+    now, (memory, _) = time.time(), state.newest(run)
     if what is None:
         return session.out(_listed(run, memory.episodes, acks.read(run, now), now))
     if end:
