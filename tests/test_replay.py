@@ -77,8 +77,10 @@ def test_nan_is_told_at_its_row(tmp_path: Path) -> None:
 
 def test_the_table_names_step_and_kind_and_nothing_is_said_to_be_nothing(tmp_path: Path) -> None:
     told = CliRunner().invoke(cli, ["replay", str(write(tmp_path, "csv", diverging()))]).stdout
-    assert "loss-divergence" in told
     assert "3020" in told
+    assert "(loss-divergence from row 32" in " ".join(told.split())
+    healed = CliRunner().invoke(cli, ["replay", str(write(tmp_path, "csv", losses()))]).stdout
+    assert "(over at row 30" in " ".join(healed.split())
     nothing = CliRunner().invoke(cli, ["replay", str(write(tmp_path, "csv", quiet(250)))]).stdout
     assert nothing == "nothing to report in 250 logged points\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ops.detectors.replay import Raised
 from ops.views import words
@@ -43,15 +43,24 @@ def replay_text(raised: Sequence[Raised], samples: int, color: bool, width: int)
     if not raised:
         return f"nothing to report in {samples} logged points"
     head = f"{'row':>{ROW}}{'step':>{STEP}}  {'kind':<{KIND}}what"
-    return "\n".join([paint(head, "dim", color), *(line for r in raised for line in _lines(r, color, width))])
+    then = {(r.finding.key, r.row): r.finding.kind for r in raised}
+    lines = (line for r in raised for line in _lines(r, _end(r, then), color, width))
+    return "\n".join([paint(head, "dim", color), *lines])
 
 
-def _lines(raised: Raised, color: bool, width: int) -> list[str]:
+def _end(raised: Raised, then: Mapping[tuple[str, int], str]) -> str:
+    """How it ended: it was over, or got another verdict. `then`: the kind that is raised of an episode at a row."""
+    if raised.resolved_row is None:
+        return ""
+    verdict = then.get((raised.finding.key, raised.resolved_row))
+    return f" ({verdict} from row {raised.resolved_row} on)" if verdict else f" (over at row {raised.resolved_row})"
+
+
+def _lines(raised: Raised, end: str, color: bool, width: int) -> list[str]:
     finding = raised.finding
     step = "" if finding.step is None else str(finding.step)
-    over = "" if raised.resolved_row is None else f" (over at row {raised.resolved_row})"
     left = ROW + STEP + 2
-    first, *rest = words.folded(clean(finding.summary) + over, width - left - KIND, "")
+    first, *rest = words.folded(clean(finding.summary) + end, width - left - KIND, "")
     kind = paint(f"{finding.kind:<{KIND}}", words.SEVERITY_STYLE[finding.severity], color)
     wide = len(finding.kind) >= KIND
     lines = [f"{raised.row:>{ROW}}{step:>{STEP}}  {kind}{' ' if wide else ''}{first}"]
