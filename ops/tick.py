@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from ops import attempts, fleet, nodes, slurm, snapshot, state
@@ -130,12 +130,17 @@ def _scanned(run: Run) -> tuple[nodes.Scan, Mapping[str, Any], Unknown | None]:
         scan, cursor = nodes.from_json(kept["scan"]), reader.Cursor.from_json(json.dumps(kept["cursor"]))
     except (KeyError, TypeError, ValueError, BadInput):
         scan, cursor = nodes.Scan(), None
-    read = reader.read_new(run.log, cursor) if run.log else Unknown("no log")
-    if isinstance(read, Unknown):
-        return scan, kept.get("cursor", {}), read
-    log, after = read
-    fresh = nodes.follow(nodes.Scan() if after.restarted else scan, log)
-    return fresh, json.loads(after.to_json()), None
+    if run.log is None:
+        return scan, kept.get("cursor", {}), snapshot.NO_LOG
+    begun = False
+    try:
+        for log, after in reader.read_batches(run.log, cursor):
+            if after.restarted and not begun:
+                begun, scan = True, nodes.Scan()
+            scan, cursor = nodes.follow(scan, log), after
+    except OSError as error:
+        return scan, to_builtins(cursor) if cursor else {}, Unknown(f"log {run.log}: {error.strerror or error}")
+    return scan, to_builtins(cursor), None
 
 
 def _beginning(run: Run, now: float) -> float:

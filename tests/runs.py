@@ -17,6 +17,7 @@ from fake_slurm import FakeSlurm
 
 from ops import cli
 from ops.cli import session
+from ops.shell import Shell
 
 NAME = "tr_other"
 TRAINER = Path(__file__).with_name("other_trainer.py")
@@ -72,7 +73,7 @@ class Run:
         return tree(self.root)
 
 
-def m4ops(*words: str, slurm: FakeSlurm | None = None) -> Said:
+def m4ops(*words: str, slurm: Shell | None = None) -> Said:
     """Call the command line as the entry point does."""
     out, err = io.StringIO(), io.StringIO()
     shell = slurm or FakeSlurm()

@@ -1,11 +1,14 @@
 """A trainer that shares no code with m4ops resumes from what m4ops left: step, LR, moments, from its first step on."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from runs import Run, train
+from runs import Run, m4ops, train
+
+from ops.shell import Answer
 
 RESUMED = ("--steps", "40", "--save-every", "10")
 
@@ -38,7 +41,11 @@ def resume(run: Run, *options: str) -> tuple[list[Step], str]:
 
 def test_rewound_with_half_the_lr(run: Run, unedited: dict[int, Step]) -> None:
     run.done("rewind", "--to", "20", "--scale-lr", "0.5", "-y")
-    assert run.m4ops("verify").code == 3
+
+    def asked(argv: Sequence[str], timeout: float) -> Answer:
+        raise AssertionError(f"to wait for a line of the log asks nothing of the controller, not {argv}")
+
+    assert m4ops("--run", str(run.dir), "verify", "--wait", "1", slurm=asked).code == 3
     steps, said = resume(run)
     assert f"Resuming from {run.dir}/opt_step-20" in said
     assert "`wandb_run_id`" in said

@@ -148,7 +148,7 @@ def verify(ctx: click.Context, change: str | None, wait: float, as_json: bool) -
     run, _ = session.find(ctx)
     end = time.time() + wait
     while True:
-        seen = session.look(run)
+        seen = snapshot.further_back(snapshot.beside_log(run, time.time(), Unknown("not asked")), 1)
         found = _promised(seen, change)
         seen = snapshot.back_to(seen, found.log_offset or 0)
         checks = checks_of(seen, found)
