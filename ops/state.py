@@ -98,10 +98,14 @@ def load(run: Run) -> Memory:
 
 
 def newest(run: Run) -> tuple[Memory, Run]:
-    """What was saved last, and where: with the run, or aside while the run's own folder took none."""
-    written = {place.dir: _written(folder(place) / FILE) for place in (run, aside(run))}
-    place = aside(run) if written[aside(run).dir] > written[run.dir] else run
+    """What was saved last, and where."""
+    place = latest(run, FILE)
     return load(place), place
+
+
+def latest(run: Run, name: str) -> Run:
+    """Where a piece of bookkeeping was written last: with the run, or aside while the run's own folder took none."""
+    return max((run, aside(run)), key=lambda place: _written(folder(place) / name))
 
 
 def _written(file: Path) -> float:

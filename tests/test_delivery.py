@@ -354,7 +354,11 @@ def test_while_the_disk_is_full_what_is_seen_is_told_once_and_so_is_its_end(
     filler = fill(small)
     lines(small, "srun: error: Node failure on n7\n")
     checks(4)
-    assert "node-failure" in m4ops(small, monkeypatch, "ack")
+    assert "node-failure" in m4ops(small, monkeypatch, "ack") and "taken" not in m4ops(small, monkeypatch, "ack")
+    m4ops(small, monkeypatch, "ack", "node-failure", "--why", "swapping it")
+    assert "swapping it" in m4ops(small, monkeypatch, "ack")
+    m4ops(small, monkeypatch, "ack", "node-failure", "--end")
+    assert "taken" not in m4ops(small, monkeypatch, "ack")
     filler.unlink()
     checks(3)
     told = [[f"{n['event']} {n['kind']}" for n in post["news"]] for post in web.posted()]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socketserver
 import subprocess
 import sys
@@ -310,6 +311,17 @@ def test_who_waits_outside_hears_of_every_check_that_sees_and_of_one_that_is_bli
     internet.trouble.clear()
     heard(2)
     assert "RESOLVED tr_190: the heartbeat" in said[-1] and "heartbeat" not in m4ops(bare, monkeypatch, "status")
+
+
+def test_runs_that_name_the_same_heartbeat_beat_together(
+    bare: Run, internet: Internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"https://hc-ping.com{internet.pings.check}"
+    configure(bare, "stdout:", more=f'heartbeat = "{address}"')
+    other = bare.dir.parent / "tr_191"
+    shutil.copytree(bare.dir, other)
+    m4ops(bare, monkeypatch, "check", "--run", str(bare.dir), "--run", str(other))
+    assert internet.pings.heard == ["ok"]
 
 
 def test_a_heartbeat_that_hangs_holds_up_no_check_for_long(

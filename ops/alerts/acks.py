@@ -11,6 +11,7 @@ from msgspec import to_builtins
 
 from ops import state
 from ops.alerts.words import Ack
+from ops.errors import Busy, OpsError
 from ops.model import Run
 
 FILE = "acks.json"
@@ -21,7 +22,7 @@ PATIENCE = 5.0
 
 def read(run: Run, now: float) -> tuple[Ack, ...]:
     """The acks that hold."""
-    listed = state.kept(run, FILE).get("acks", ())
+    listed = state.kept(state.latest(run, FILE), FILE).get("acks", ())
     found = []
     for entry in listed if isinstance(listed, list) else ():
         try:
@@ -46,6 +47,23 @@ def end(run: Run, what: str, now: float) -> tuple[Ack, ...]:
     return before
 
 
+def settle(run: Run, now: float) -> None:
+    """Bring back to the run what was kept aside while it took no notes. Raises OpsError."""
+    if state.latest(run, FILE) != run:
+        _change(run, now, lambda acks: acks)
+
+
 def _change(run: Run, now: float, change: Callable[[tuple[Ack, ...]], tuple[Ack, ...]]) -> None:
-    with state.lease(run, "acks", LEASE, PATIENCE):
-        state.keep(run, FILE, {"version": 1, "acks": [to_builtins(a) for a in change(read(run, now))]})
+    aside = state.aside(run)
+    try:
+        _keep(run, run, now, change)
+        state.drop(aside, FILE)
+    except Busy:
+        raise
+    except OpsError:  # the run takes no notes: `m4ops check` keeps them aside too
+        _keep(run, aside, now, change)
+
+
+def _keep(run: Run, place: Run, now: float, change: Callable[[tuple[Ack, ...]], tuple[Ack, ...]]) -> None:
+    with state.lease(place, "acks", LEASE, PATIENCE):
+        state.keep(place, FILE, {"version": 1, "acks": [to_builtins(a) for a in change(read(run, now))]})

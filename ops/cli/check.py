@@ -246,6 +246,7 @@ def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int, hurt: 
                 tick.keep(run, seen)
                 if source != run:
                     state.drop(source, state.FILE)
+                kept.settle(run, now)
     except Busy:
         memory = state.load(run)
         judged = judging.judge(seen.snapshot, memory)
