@@ -75,7 +75,7 @@ def extract(
         if not dry_run:
             with meter.meter() as told:
                 done = effect.extract(work, partial(_of, told, work.size))
-            _tell(done)
+            _tell(done, sum(len(file.header) for file in work.files))
             if check:
                 _checked(work, place, kind)
 
@@ -171,13 +171,13 @@ def _about(work: Job) -> None:
         session.say(f"  {names}: frozen, and kept by the trainer in the model's type alone")
 
 
-def _tell(done: Extracted) -> None:
+def _tell(done: Extracted, headers: int) -> None:
     from ops.views import words
 
     rate = done.copied / max(done.seconds, 1e-3) / 1e9
     earlier = (
-        f" ({words.size(done.size - done.copied)} were there from an earlier attempt)"
-        if done.copied < done.size * 0.99
+        f" ({words.size(done.size - headers - done.copied)} were there from an earlier attempt)"
+        if done.copied < done.size - headers
         else ""
     )
     session.say(f"written: {words.size(done.size)} in {done.seconds:.1f} s, {rate:.2f} GB/s{earlier}")
