@@ -64,6 +64,7 @@ def test_the_trainer_resumes_from_what_m4ops_changed(tmp_path: Path) -> None:
     two_ranks.launch("hf_deepspeed_trainer.py", *(str(t.dir) for t in trainings.values()))
     for training in trainings.values():
         every_checkpoint_is_whole(training)
+        a_lost_scheduler_is_seen(training)
         deepspeeds_own_is_said(training)
         edited_undone_and_edited_again(training)
     two_ranks.launch("hf_deepspeed_trainer.py", *(str(t.dir) for t in trainings.values()))
@@ -79,6 +80,17 @@ def every_checkpoint_is_whole(training: Training) -> None:
     about = json.loads(training.done("inspect", "5", "--json"))
     assert (about["engine"], about["world"]) == (f"DeepSpeed ZeRO-{training.stage}", 2)
     assert {pair["step"] for pair in about["steps"]} == {5}
+
+
+def a_lost_scheduler_is_seen(training: Training) -> None:
+    """Where the Trainer keeps it: in a file of its own."""
+    file = training.dir / f"checkpoint-{START}" / "scheduler.pt"
+    if not file.exists():
+        return
+    file.rename(training.dir / "aside")
+    refused = training.m4ops("rewind", "--to", str(START), "-y")
+    assert (refused.code, "scheduler.pt is missing" in refused.err) == (1, True)
+    (training.dir / "aside").rename(file)
 
 
 def deepspeeds_own_is_said(training: Training) -> None:

@@ -78,9 +78,10 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
         problems += [p for n in engines for p in shard_problems(path / n)]
     elif not any(n == "optimizer.pt" or n.startswith("optimizer_") for n in inside):
         problems.append("optimizer.pt is missing: the Trainer starts with a fresh optimizer, and does not say so")
-    found = (engine_scheduler(path / n) for n in engines)
-    scheduler = {} if "scheduler.pt" in inside else next((state for state in found if state is not None), None)
-    if scheduler is None:
+    known = "scheduler.pt" in inside or (bool(engines) and not deep)  # the engine's files are read in a deep look alone
+    found = () if known else (engine_scheduler(path / n) for n in engines)
+    scheduler = next((state for state in found if state is not None), None)
+    if not known and scheduler is None:
         problems.append("scheduler.pt is missing: the Trainer starts its LR schedule anew, and does not say so")
     if not any(n.endswith((".safetensors", ".bin", ".index.json")) and "model" in n for n in inside) and not engines:
         problems.append("the weights (model.safetensors) are missing")
