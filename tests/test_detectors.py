@@ -684,6 +684,20 @@ def test_a_rise_that_stays_is_a_divergence_whatever_it_does_up_there(shape: str)
     assert said[-1] == "loss-divergence"
 
 
+def test_a_jump_while_the_loss_creeps_is_told_too_and_the_rewind_goes_before_both() -> None:
+    losses = falling(900, seed=21, power=1.5)
+    creeping = [loss + 0.1 * min(1.0, max(0, i - 600) / 150) for i, loss in enumerate(losses)]
+    jumped = [loss + (1.0 if i >= 800 else 0.0) for i, loss in enumerate(creeping)]
+    (creep,) = found(series(creeping[:800]))
+    both = found(series(jumped[:810]))
+    assert sorted(kinds(both)) == ["loss-divergence", "loss-spike"]
+    late = found(series(jumped))
+    assert kinds(late) == ["loss-divergence"] * 2
+    assert len({finding.key for finding in late}) == 2
+    assert {finding.actions for finding in late} == {creep.actions}
+    assert "m4ops rewind --to 1" in creep.actions[0]
+
+
 def test_what_is_said_of_a_rise_is_true_when_it_is_said() -> None:
     losses = [loss + SLOW_HEALING["over sixty rows"](i - 400) for i, loss in enumerate(falling(440, seed=11))]
     rows = series(losses)

@@ -40,6 +40,8 @@ SETTLED = 0.05
 """A lasting shift below this share of the level is taken as the new level after `NOISE` rows."""
 CREEP = 0.006
 """A slow rise of a smaller share of the level is none."""
+CREEPS = "loss-creep:"
+"""The key of what the slow tests see: a jump meanwhile is a finding of its own."""
 RULE = Rule()
 
 
@@ -152,20 +154,18 @@ def _decide(memory: Losses, episode: Episode) -> None:
         memory.slow_rows.clear()  # a spike says nothing of a drift
         memory.slow = memory.slow if memory.slow and memory.slow.diverged else None
         return
-    if episode.climbs or (episode.waited and episode.stays(2 * FEW)):
-        episode.diverged = True
+    if not episode.diverged:
+        episode.diverged = episode.climbs or (episode.waited and episode.stays(2 * FEW))
     if _settled(episode):
         memory.fast, memory.level.flags = None, []
         memory.level.near.clear()
 
 
 def _settled(episode: Episode) -> bool:
-    level = median(episode.recent)
-    return (
-        episode.rows - episode.peak_row >= NOISE
-        and len(episode.recent) >= SLOW
-        and level - episode.level < SETTLED * abs(episode.level)
-    )
+    """Has the loss long had a level that is but a little above the one before?"""
+    if episode.rows - episode.peak_row < NOISE or len(episode.recent) < SLOW:
+        return False
+    return median(episode.recent) - episode.level < SETTLED * abs(episode.level)
 
 
 def _stands_out(memory: Losses, loss: float) -> bool:
@@ -275,12 +275,11 @@ def _findings(memory: Losses, snapshot: Snapshot) -> tuple[Finding, ...]:
     if not open_ and parts:
         return (memory.datasets.finding(snapshot),)
     told = [episode for episode in open_ if episode.diverged or episode is open_[0]]
-    return tuple(_told(episode, episode is memory.slow, parts, snapshot) for episode in told)
-
-
-def _told(episode: Episode, creeps: bool, parts: str, snapshot: Snapshot) -> Finding:
-    finding = (_divergence if episode.diverged else _spike)(episode, parts, snapshot)
-    return replace(finding, episode="loss-creep:") if creeps else finding
+    first = min((e for e in open_ if e.diverged), key=lambda e: e.step, default=None)
+    found = [
+        _divergence(e, first, parts, snapshot) if first and e.diverged else _spike(e, parts, snapshot) for e in told
+    ]
+    return tuple(replace(f, episode=CREEPS) if e is memory.slow else f for e, f in zip(told, found, strict=True))
 
 
 def _spike(episode: Episode, parts: str, snapshot: Snapshot) -> Finding:
@@ -307,7 +306,8 @@ def _outlook(episode: Episode) -> str:
     return f"{now}, not healed after {rows}" if episode.waited else f"{now}, undecided {rows} after the alarm"
 
 
-def _divergence(episode: Episode, parts: str, snapshot: Snapshot) -> Finding:
+def _divergence(episode: Episode, first: Episode, parts: str, snapshot: Snapshot) -> Finding:
+    """`first`: the earliest divergence. A rewind has to go before that one."""
     note = answered(snapshot, episode.step, episode.offset)
     back = ", on its way back" if episode.returns or episode.now <= episode.level + episode.excess else ""
     return Finding(
@@ -319,5 +319,5 @@ def _divergence(episode: Episode, parts: str, snapshot: Snapshot) -> Finding:
         step=episode.step,
         line=episode.line or None,
         runbook="loss-diverges",
-        actions=ladder(snapshot, episode.step, episode.margin),
+        actions=ladder(snapshot, first.step, first.margin),
     )
