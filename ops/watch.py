@@ -9,7 +9,6 @@ import time
 from contextlib import suppress
 
 from ops import state
-from ops.alerts.address import mask
 from ops.errors import OpsError
 from ops.model import Finding, Run, Severity
 
@@ -61,6 +60,8 @@ def beaten(run: Run, address: str, reason: str, now: float) -> None:
     before = state.kept(run, HEARTBEAT)
     if not reason and not before:
         return
+    from ops.alerts.address import mask
+
     with suppress(OpsError, OSError), state.lease(run, "heartbeat", LEASE):
         if not reason:
             return state.drop(run, HEARTBEAT)
