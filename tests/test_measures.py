@@ -174,6 +174,10 @@ def test_check_and_status_say_what_could_not_be_read_and_replay_too(tmp_path: Pa
     assert explosion["step"] == 5000
     assert (unknown["kind"], unknown["severity"]) == ("series-unknown", "UNKNOWN")
     assert "1 of 209 lines are torn" in unknown["summary"]
+    cut = tmp_path / ACTIVATIONS
+    cut.write_text('{"name": "model.vision", "step": 100, "output[0]_abs_var_max": 2.0}\n{"name": "model.vision", "st')
+    (unknown,) = json.loads(m4ops("replay", "--json", str(cut), slurm=slurm).out)
+    assert unknown["summary"].endswith("its last line is torn, at byte 68")
 
 
 class M4:

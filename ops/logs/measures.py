@@ -56,6 +56,13 @@ def read_whole(file: Path) -> tuple[list[Measure], tuple[tuple[str, str], ...]] 
         return None
     info, after = file.stat(), dict[str, Any]()
     found = list(_file(file, kind, [info.st_dev, info.st_ino, 0], after))
+    with file.open("rb") as handle:
+        handle.seek(after[file.name][2])
+        rest = handle.read()  # nobody writes on: what has no line's end is a line, or torn
+    if (row := _row(rest)) is not None:
+        found += _inside(row, str(file))
+    elif rest.strip() and not unread(after):
+        _note(after, kind, file, f"its last line is torn, at byte {after[file.name][2]}", torn=True)
     return found, unread(after)
 
 
