@@ -2,7 +2,10 @@
 
 import json
 import os
+import pty
 import stat
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,6 +72,25 @@ def test_all_runs_are_checked_by_one_squeue(tmp_path: Path, monkeypatch: pytest.
     assert len(checks["runs"]) == 12 and checks["schema"] == "m4ops.checks/1"
     absent = [r["run"]["name"] for r in checks["runs"] if any(f["kind"] == "job-absent" for f in r["findings"])]
     assert absent == ["tr_11"]
+
+
+def test_a_person_is_told_why_a_check_without_news_does_not_end_with_0(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "tr_1")
+    env = {**os.environ, "M4OPS_EMBEDDED": str(tmp_path / "slurm")}
+    (tmp_path / "slurm").mkdir()
+    here, there = pty.openpty()
+
+    def said(to: int) -> tuple[int, str]:
+        argv = [sys.executable, "-m", "ops.cli", "--run", str(run), "check"]
+        done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=to, text=True)
+        return done.returncode, done.stdout
+
+    code, news = said(subprocess.DEVNULL)
+    assert (code, news.split(":")[0]) == (2, "CRITICAL tr_1")
+    assert said(there) == (2, "")
+    assert os.read(here, 4096).decode().strip() == "tr_1 CRITICAL; only news are printed, m4ops status shows all"
+    os.close(there)
+    os.close(here)
 
 
 def test_several_runs_may_be_named_and_one_that_is_lost_hides_no_other(tmp_path: Path) -> None:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from ops.tick import Seen
 
 
+NAMED = 8
+"""Runs that are named in one line."""
+
+
 class Checked(Struct, frozen=True):
     """A run's verdict; without a snapshot the run itself could not be looked at."""
 
@@ -97,6 +101,8 @@ def check(
     worst = max((c.severity for c in checked), key=words.URGENCY.index, default=Severity.OK)
     if as_json:
         _print(checked, worst, many=all_runs or len(wanted) > 1)
+    elif worst and sys.stderr.isatty():
+        session.say(_stands(checked))
     _beat(runs, seen)
     if saves:
         _after_saves(runs)
@@ -119,6 +125,13 @@ def _beat(runs: Sequence[tuple[Run, Config]], checked: Sequence[Checked]) -> Non
     for run, config in runs:
         if config.heartbeat in said:
             watch.beaten(run, config.heartbeat, said[config.heartbeat], time.time())
+
+
+def _stands(checked: Sequence[Checked]) -> str:
+    """Why the exit code is not 0, for a person: what was told before, or waits to be seen twice, is not printed again."""
+    wrong = [f"{one.run.name} {one.severity.name}" for one in checked if one.severity]
+    more = f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+    return f"{', '.join(wrong[:NAMED])}{more}; only news are printed, m4ops status shows all"
 
 
 def _after_saves(runs: Sequence[tuple[Run, Config]]) -> None:
