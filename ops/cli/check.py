@@ -210,15 +210,23 @@ def _impaired(run: Run, seen: Seen, policy: Policy, quiet: bool, error: Exceptio
     try:
         return _check(run, seen, policy, quiet, 0, hurt)
     except (OpsError, OSError) as worse:
-        from ops import judging, state
-        from ops.views.status import verdict
+        session.say(f"m4ops check: {run.name}: {worse}")
+    try:
+        return _unkept(run, seen, hurt)
+    except (OpsError, OSError):
+        return _lost(run, error)
 
-        session.say(f"m4ops check: {run.name}: {error}\nm4ops check: {run.name}: {worse}")
-        judged = judging.judge(seen.snapshot, state.newest(run)[0])
-        findings = (*judged.findings, hurt)
-        for finding in findings:
-            session.say(f"m4ops check: {finding.severity.name} {run.name}: {finding.summary}")
-        return Checked(run, judged.snapshot, findings, verdict(judged.snapshot, findings))
+
+def _unkept(run: Run, seen: Seen, hurt: Finding) -> Checked:
+    """Judge, and say it all: nobody remembers what was told. Raises OSError."""
+    from ops import judging, state
+    from ops.views.status import verdict
+
+    judged = judging.judge(seen.snapshot, state.newest(run)[0])
+    findings = (*judged.findings, hurt)
+    for finding in findings:
+        session.say(f"m4ops check: {finding.severity.name} {run.name}: {finding.summary}")
+    return Checked(run, judged.snapshot, findings, verdict(judged.snapshot, findings))
 
 
 def _policy(run: Run, config: Config, sinks: tuple[str, ...]) -> Policy:
