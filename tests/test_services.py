@@ -23,6 +23,7 @@ from ops.alerts.library import KEYED
 from ops.alerts.sinks import send, vet
 from ops.alerts.text import subject, text
 from ops.alerts.words import LAST_RETRY, Message, ident
+from ops.errors import BadInput
 from ops.model import Finding, Run, Severity
 from ops.policy import Policy
 
@@ -86,6 +87,13 @@ def test_a_pager_gets_an_incident_that_can_be_closed(internet: Internet, address
     assert f"ack {ident(LOUD)}" not in payload["summary"] and "3 < 4" in payload["custom_details"]["text"]
     send(addresses["pagerduty"], message(Finding("nan", Severity.CRITICAL, "y" * 5000)))
     assert len(internet.pagerduty.events) == 2, "a summary too long for it was refused"
+    send(f"pagerduty://{internet.pagerduty.key}@of-apprise/host?region=eu", message(NAN))
+    assert (internet.calls[-1].host, internet.calls[-1].json["routing_key"]) == (
+        "events.eu.pagerduty.com", internet.pagerduty.key
+    )  # fmt: skip
+    for wrong in ("pagerduty://short", f"pagerduty://{internet.pagerduty.key}?region=moon"):
+        with pytest.raises(BadInput, match="PagerDuty sink"):
+            vet(wrong)
 
 
 def told(*rounds: list[Finding]) -> Iterator[Message]:
