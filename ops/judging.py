@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from msgspec import Struct
+from msgspec import MsgspecError, Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from ops import detectors
@@ -49,7 +47,7 @@ def judge(seen: Snapshot, memory: Memory) -> Judged:
     found = at.bench.findings(seen)
     after = replace(memory, detectors=at.bench.dump(), measures=places)
     if at.cursor is not before and at.cursor and at.end:
-        after = replace(after, cursor=json.loads(at.cursor.to_json()), tail=tail.to_json(at.end))
+        after = replace(after, cursor=to_builtins(at.cursor), tail=tail.to_json(at.end))
     return Judged(seen, found, after)
 
 
@@ -58,9 +56,9 @@ def _recalled(seen: Snapshot, memory: Memory) -> _Place:
     bench = detectors.Bench.remembering(memory.detectors)
     if bench and seen.run.log and memory.cursor:
         try:
-            cursor = reader.Cursor(**memory.cursor)
+            cursor = convert(memory.cursor, reader.Cursor)
             return _Place(bench, cursor, tail.from_json(memory.tail, seen.run.log, cursor.size, cursor.written / 1e9))
-        except (KeyError, TypeError, ValueError):
+        except (MsgspecError, KeyError, TypeError, ValueError):
             pass
     return _Place(detectors.Bench({}))
 
