@@ -551,6 +551,10 @@ def test_steps_that_stop_while_the_log_goes_on_are_a_stall() -> None:
     assert "its log is written, but no step was logged for 4000 s since step 1500" in finding.summary
     assert [f.severity for f in later(9000)] == [Severity.CRITICAL]
     assert later(9000, jobs=(job(start=1e6 + 8000),)) == (), "the next job has time to load"
+    end = LogEvent(
+        "max-steps", 61, 10**9, "** Maximum number of steps has been reached for this training **", "training"
+    )
+    assert later(9000, log=log_of(rows, [end], modified=1e6 + 8995)) == (), "it uploads, or evaluates"
     (silent,) = later(9000, log=log_of(rows, modified=1e6))
     assert "runs, but nothing was logged for 9000 s" in silent.summary
 

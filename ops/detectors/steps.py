@@ -9,6 +9,7 @@ from __future__ import annotations
 from shlex import quote
 
 from ops.detectors.evidence import State, where
+from ops.detectors.queue import finished
 from ops.detectors.stall import STARTING, limit
 from ops.model import Finding, Job, LogEvent, LogView, Sample, Severity, Snapshot
 
@@ -37,7 +38,7 @@ class Steps:
         running = [job for job in jobs if job.state == "RUNNING"]
         started = max((job.start or 0.0 for job in running), default=0.0)
         log = snapshot.log
-        if not started or not isinstance(log, LogView) or not log.size or log.modified < started:
+        if not started or not isinstance(log, LogView) or not log.size or log.modified < started or finished(snapshot):
             return ()
         age = snapshot.now - max(self.read, started)
         if not self.read:
