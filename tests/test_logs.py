@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from ops.errors import BadInput
 from ops.logs import Cursor, parse_event, parse_sample, read_batches, read_log, read_new, split_branches
+from ops.logs.reader import unchanged
 from ops.logs.tables import read_table
 from ops.model import LogView, Sample, Unknown
 
@@ -481,3 +483,50 @@ def test_a_csv_is_followed_as_a_log_is(tmp_path: Path) -> None:
     assert third[1].restarted
     assert [(s.step, s.fields["tokens"]) for s in third[0].samples] == [(49, 7.0), (249, 9.0)]
     assert [(s.step, s.loss) for s in third[0].samples] == [(s.step, s.loss) for s in read_table(log) or ()]
+
+
+def test_the_last_line_of_a_finished_log_needs_no_end(log: Path) -> None:
+    log.write_text(progress(25) + progress(50).rstrip())
+    assert [s.step for s in view(log).samples] == [25]
+    whole = read_log(log, finished=True)
+    assert isinstance(whole, LogView)
+    assert [(s.step, s.line) for s in whole.samples] == [(25, 1), (50, 2)]
+    log.write_text(progress(25) + TRACE.format("").rstrip())
+    whole = read_log(log, finished=True)
+    assert isinstance(whole, LogView)
+    assert [(e.kind, e.line) for e in whole.events] == [("traceback", 5)]
+
+
+def quiet(log: Path, seconds: float = 120) -> None:
+    then = time.time() - seconds
+    os.utime(log, (then, then))
+
+
+def test_a_last_line_without_end_is_read_once_nobody_writes(log: Path) -> None:
+    """And once: what the writer adds to it later is no line of its own."""
+    for last in (progress(50).rstrip(), "srun: error: Node failure on n42"):
+        log.write_text(progress(25) + last)
+        read, cursor = new(log, None)
+        assert len(read.samples + read.events) == 1
+        quiet(log)
+        read, cursor = new(log, cursor)
+        assert [told.line for told in (*read.samples, *read.events)] == [2]
+        assert unchanged(log, cursor)
+        with log.open("a") as file:
+            file.write("\n" + progress(75))
+        read, _ = new(log, Cursor.from_json(cursor.to_json()))
+        assert ([(s.step, s.line) for s in read.samples], read.events) == ([(75, 3)], ())
+
+
+@pytest.mark.parametrize(
+    "torn", ["iteration:  4", progress(50)[:88], "some words", "Traceback (most recent call last):\n  File"]
+)
+def test_a_last_line_that_tells_nothing_yet_is_waited_for(log: Path, torn: str) -> None:
+    """A writer's buffer may end anywhere, and for hours: `lr: 9.9` is none if the writer meant `9.9E-06`."""
+    log.write_text(progress(25) + torn)
+    quiet(log)
+    read, cursor = new(log, None)
+    assert [s.step for s in read.samples] == [25]
+    assert read.events == ()
+    assert unchanged(log, cursor), "it is not looked at again and again"
+    assert cursor.offset == len(progress(25))

@@ -73,7 +73,7 @@ def _read(file: Path, progress: str) -> LogView:
     if samples is not None:
         info = file.stat()
         return LogView(file, info.st_size, info.st_mtime, samples, ())
-    log = read_log(file, progress=progress)
+    log = read_log(file, progress=progress, finished=True)
     if isinstance(log, Unknown):
         raise BadInput(log.reason)
     return log

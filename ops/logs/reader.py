@@ -1,7 +1,8 @@
 """Reading a log that somebody else is writing: whole, its end, or on from where the last look stopped.
 
 Bytes are searched block by block for the literals of the catalogue, and only lines that contain one are parsed. Lines end at
-`\\n`; a `\\r` inside a line (progress bars) parts it. The last line counts only once its `\\n` is there.
+`\\n`; a `\\r` inside a line (progress bars) parts it. The last line counts once its `\\n` is there, or if nothing was written
+for a while: then it is taken if it tells something, and what follows of it is no line of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -33,6 +35,8 @@ WIDTH = 64 << 10
 COUNTED = 64 << 20
 """Up to this size the lines before a tail are counted."""
 HEAD = 1024
+QUIET = 60.0
+"""Seconds after which the last line of a log that nobody writes to may end without `\\n`."""
 LITERALS = (*formats.LITERALS, *events.LITERALS)
 
 
@@ -59,6 +63,8 @@ class Cursor(Struct, frozen=True):
     """How its progress lines look, where they are of no known format."""
     written: int = 0
     """When it was last written, in ns. With the same size and time there is nothing new."""
+    quiet: bool = False
+    """Was that long ago? Then its last line was looked at too, whether it has ended or not."""
 
     def to_json(self) -> str:
         return json.dumps(to_builtins(self))
@@ -96,6 +102,8 @@ class _Found(Struct):
     place: Place = field(default_factory=Place)
     seen: int = 0
     """Bytes behind `offset` that were read and hold no end of a line: they are read again, with more."""
+    quiet: bool = False
+    """Was a last line without an end looked at?"""
 
     @property
     def number(self) -> int:
@@ -119,10 +127,13 @@ class _Found(Struct):
             self.events.append(traceback_event(text, number, self.offset + start))
 
 
-def read_log(path: Path, last_bytes: int | None = None, progress: str = "") -> LogView | Unknown:
+def read_log(
+    path: Path, last_bytes: int | None = None, progress: str = "", finished: bool = False
+) -> LogView | Unknown:
     """The log, or what its last `last_bytes` hold (less a line cut by that). Unknown if it cannot be read.
 
-    `progress` says how its progress lines look, where they are of no known format (`ops.logs.template`).
+    `progress` says how its progress lines look, where they are of no known format (`ops.logs.template`). In a log that is
+    `finished` the last line needs no end.
     Samples and events have line 0 when only the end of a log of 64 MiB or more is read.
     """
     try:
@@ -133,7 +144,9 @@ def read_log(path: Path, last_bytes: int | None = None, progress: str = "") -> L
                 Look.at(handle, path, info.st_size - skip, progress), *_line_start(handle, skip, info.st_size)
             )
             begin = found.offset
-            _scan(handle, found, info.st_size)
+            while _block(handle, found, info.st_size):
+                pass
+            _rest(handle, found, info, finished)
             return _view(path, info, found, begin)
     except OSError as error:
         return _unknown(path, error)
@@ -167,6 +180,8 @@ def read_batches(path: Path, cursor: Cursor | None, progress: str = "") -> Itera
         while more:
             begin = found.offset
             more = _block(handle, found, info.st_size)
+            if not more:
+                _rest(handle, found, info)
             yield _view(path, info, found, begin), _cursor(handle, info, found, restarted, progress)
             found = _Found(look, found.offset, found.line, place=found.place, seen=found.seen)
 
@@ -175,7 +190,8 @@ def unchanged(path: Path, cursor: Cursor, progress: str = "") -> bool:
     """Was nothing written since `cursor`, and is it to be read in the same way? Raises OSError."""
     info = path.stat()
     now = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, progress)
-    return now == (cursor.device, cursor.inode, cursor.size, cursor.written, cursor.own)
+    same = now == (cursor.device, cursor.inode, cursor.size, cursor.written, cursor.own)
+    return same and (cursor.offset == cursor.size or cursor.quiet or not _quiet(info))
 
 
 def _columns(handle: BinaryIO) -> Columns:
@@ -201,6 +217,7 @@ def _cursor(handle: BinaryIO, info: os.stat_result, found: _Found, restarted: bo
         own=own,
         size=info.st_size,
         written=info.st_mtime_ns,
+        quiet=found.quiet,
     )
 
 
@@ -257,12 +274,6 @@ def _count_lines(handle: BinaryIO, end: int) -> int:
     return lines
 
 
-def _scan(handle: BinaryIO, found: _Found, size: int) -> None:
-    """Move `found` on to the end of the last whole line before `size`."""
-    while _block(handle, found, size):
-        pass
-
-
 def _block(handle: BinaryIO, found: _Found, size: int) -> bool:
     """Take in one more block before `size`; whether there is another."""
     start, known = found.offset, found.seen
@@ -270,6 +281,30 @@ def _block(handle: BinaryIO, found: _Found, size: int) -> bool:
     data = handle.read(max(0, min(known + BLOCK, size - start)))
     found.seen = len(data) - _take(data, _last_end(data), found)
     return len(data) > known and start + len(data) < size
+
+
+def _quiet(info: os.stat_result) -> bool:
+    return time.time() - info.st_mtime >= QUIET
+
+
+def _rest(handle: BinaryIO, found: _Found, info: os.stat_result, finished: bool = False) -> None:
+    """Take in a last line that has no end, if none is to be expected and it tells something.
+
+    Of a log that is only quiet, a number at its end may go on: a writer's buffer ends anywhere.
+    """
+    found.quiet = finished or _quiet(info)
+    if not found.seen or not found.quiet:
+        return
+    handle.seek(found.offset)
+    data = handle.read(min(found.seen, info.st_size - found.offset))
+    last = _Found(found.look, found.offset, found.line, place=replace(found.place))
+    whole = _take(data + b"\n", len(data) + 1, last) > len(data)
+    torn = not finished and last.samples and data[-1:] in b"0123456789.,+-eE"
+    if whole and not torn and (last.samples or last.events):
+        found.samples += last.samples
+        found.events += last.events
+        found.place, found.seen = last.place, 0
+        found.move(data, 0, len(data))
 
 
 def _last_end(data: bytes) -> int:
