@@ -355,6 +355,17 @@ SAMPLES = [
     ("fairseq", '2022 | INFO | train_inner | {"loss": "9.431", "num_updates": "200", "gnorm": "1.92"}', (200, 9.431)),
     ("trainer", "  5%|5 | 10/200 [00:05<01:40]\r{'loss': 2.98, 'grad_norm': 0.97, 'learning_rate': 4.1e-05, 'epoch': 0.1}", (10, 2.98)),
     ("epochs", "Epoch 11 iteration 0120/0187: training loss nan", (11 * 187 + 120, math.nan)),
+    ("step of an epoch", "Epoch [1/10], Step [100/600], Loss: 2.1000", (700, 2.1)),
+    ("lightning 2", "Epoch 1:  10%|█  | 10/100 [00:05<00:45,  2.00it/s, v_num=3, train_loss_step=2.300, train_loss_epoch=2.5]", (110, 2.3)),
+    ("nemo 1", "Epoch 0: :   1%|▏  | 10/1000 [00:30<50:00, reduced_train_loss=10.90, global_step=9.000, consumed_samples=80.0]", (10, 10.9)),
+    ("bar", "training:  10%|#   | 10/100 [00:05<00:45,  2.00s/it, Loss=2.31, lr=1e-4]", (10, 2.31)),
+    ("internevo 2", "INFO pipeline.py:681 in record -- tflops=105.8 step=49 loss=0.325 tgs (tokens/gpu/second)=3359.06 lr=1e-05 grad_norm={'0_default': 63.5}", (49, 0.325)),
+    ("fairseq simple", "2025 | INFO | train_inner | epoch 002:    100 / 1000 loss=9.431, ppl=690, num_updates=1100, lr=1e-05, gnorm=1.92", (1100, 9.431)),
+    ("trl", "{'entropy': 1.2, 'num_tokens': 3.0, 'loss': 2.98, 'grad_norm': 0.97, 'learning_rate': 4.1e-05, 'epoch': 0.1}", (1, 2.98)),
+    ("deepspeed", "steps: 200 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706", (200, 5.5508)),
+    ("torchtune", "1|10|Loss: 2.345:  10%|#   | 10/100 [00:10<01:30,  1.0s/it]", (10, 2.345)),
+    ("timm", "Train: 2 [  50/1251 (  4%)]  Loss: 6.94 (6.95)  Time: 0.5s,  512/s  LR: 1.000e-06", (2 * 1251 + 50, 6.94)),
+    ("litgpt", "Epoch 1 | iter 40 step 10 | loss train: 10.512, val: n/a | iter time: 500.00 ms (step)", (10, 10.512)),
 ]  # fmt: skip
 
 
@@ -363,6 +374,26 @@ def test_the_progress_of_a_framework(log: Path, text: str, expected: tuple[int, 
     log.write_text("step 0: no loss here\n" + text + "\n")
     last = view(log).samples[-1]
     assert (last.step, last.loss) == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank0]:[titan] 2025-01-01 00:00:00,000 - root - INFO - validate step: 100  loss:  5.5  memory: 48.87GiB(51.44%)",
+        "step 250: train loss 2.1, val loss 2.3",
+        "step:250/6200 val_loss:4.8 train_time:0ms",
+        "step 250 | val loss 5.5",
+        "eval metrics after step: 100, loss=5.5, total_weights=9",
+        "Validation DataLoader 0:  10%|#   | 1/10 [00:00<00:01, 2it/s, loss=5.5]",
+        "Validation:  10%|#   | 1/10 [00:00<00:01, 2it/s, loss=5.5]",
+        '{"mode": "val", "step": 100, "loss": 5.5}',
+        " validation loss at iteration 1000 on validation set | lm loss value: 4.5E+00 | lm loss PPL: 9.0E+01 | ",
+        "{'eval_loss': 5.5, 'eval_runtime': 10.1, 'epoch': 1.0}",
+    ],
+)
+def test_an_evaluation_is_no_row_of_the_training(log: Path, line: str) -> None:
+    log.write_text(line + "\nstep: 300  loss: 2.5  grad_norm: 1.5\n")
+    assert [(s.step, s.loss) for s in view(log).samples] == [(300, 2.5)]
 
 
 def test_a_trusted_format_silences_the_bar_beside_it(log: Path) -> None:

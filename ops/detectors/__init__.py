@@ -65,7 +65,7 @@ LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (
     room.look,
 )
 
-VERSION = 3
+VERSION = 4
 """Of the memory: one that another version wrote is not understood, and made again from the log."""
 WORST = (Severity.CRITICAL, Severity.UNKNOWN, Severity.WARNING, Severity.OK)
 

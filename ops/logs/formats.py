@@ -3,7 +3,9 @@
 Formats are ordered: one that names the trainer's step is trusted more than a progress bar. Sources: the trainers'
 own code and logs in public repositories (huggingface/smollm, NVIDIA/Megatron-LM, EleutherAI/gpt-neox,
 huggingface/nanotron, huggingface/transformers, pytorch/torchtitan, allenai/OLMo, mosaicml/llm-foundry,
-karpathy/nanoGPT, karpathy/llm.c, InternLM/InternEvo, NVIDIA/NeMo, facebookresearch/metaseq, tqdm).
+karpathy/nanoGPT, karpathy/llm.c, InternLM/InternEvo, NVIDIA/NeMo, facebookresearch/metaseq, facebookresearch/fairseq
+fairseq/logging/progress_bar.py, deepspeedai/DeepSpeed deepspeed/runtime/pipe/engine.py, Lightning-AI/litgpt
+litgpt/pretrain.py, pytorch/torchtune recipes, huggingface/pytorch-image-models train.py, yunjey/pytorch-tutorial, tqdm).
 """
 
 from __future__ import annotations
@@ -24,9 +26,16 @@ NUMBER = re.compile(NUMERAL, re.IGNORECASE)
 SCALED = re.compile(rf"({NUMERAL})([KMBT]?)", re.IGNORECASE)
 SCALE = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 WORD = re.compile(
-    rf"([A-Za-z_][\w./-]*)['\"]?(?:\s*[:=]\s*|\s+)['\"]?({NUMERAL})(?![\w.])",
+    r"((?:\b(?:loss|val|valid|validation|eval|evaluation|test) )?[A-Za-z_][\w./-]*)['\"]?"
+    rf"(?:=\{{'\w+': |\s*[:=]\s*|\s+)['\"]?({NUMERAL})(?![\w.])",
     re.IGNORECASE,
 )
+EVALUATION = re.compile(
+    r"\b(?:[Vv]al(?:id(?:at\w+)?)?|[Ee]val\w*)\b(?: DataLoader \d+)?(?:[ :|\]]+(?!train)[a-z]+){0,2}"
+    r"(?:\W*\d+%\|[^|]*\|)?\W*$"
+)
+"""What stands before the step of an evaluation: `validate step: 100` of torchtitan, `eval metrics after step: 5` of
+MaxText, `Validation DataLoader 0:  10%|#  | 1/10 [` of Lightning. Its loss is none of the training's."""
 
 
 class Progress(Struct, frozen=True):
@@ -72,8 +81,8 @@ def pipes(text: str) -> Mapping[str, float]:
 
 
 def words(text: str) -> Mapping[str, float]:
-    """`key: value key=value 'key': 'value'`; what carries a unit is left out."""
-    return {intern(key): float(value.replace(",", "")) for key, value in WORD.findall(text)}
+    """`key: value key=value 'key': 'value' key={'group': value}`; what carries a unit is left out, of two the first counts."""
+    return {intern(key): float(value.replace(",", "")) for key, value in reversed(WORD.findall(text))}
 
 
 def document(text: str) -> Mapping[str, float]:
@@ -91,25 +100,31 @@ def nothing(text: str) -> Mapping[str, float]:
 
 
 _STEP = r"(?P<step>[\d,]+)"
-_VALIDATION = r'.*"set": "validation"'
+_VALIDATION = r'.*"(?:set|split|mode)": "(?:val|eval)'
 _TOTAL = r"(?P<total>[\d,]+)"
+_BAR_LOSS = r"(?=[^\]]*\b(?:[Ll]oss|train_loss|train_loss_step|reduced_train_loss)=)"
 FORMATS: tuple[Format, ...] = (
     Format("m4, nanotron", "iteration:", rf"iteration:\s*{_STEP}\s*/\s*{_TOTAL}\b", pipes),
     Format("NeMo", "global_step: ", rf"Training epoch \d+, iteration \d+/\d+ \|.*?global_step: {_STEP}", pipes),
     Format("Megatron, GPT-NeoX", "iteration ", rf"iteration\s+{_STEP}/\s*{_TOTAL}\s*\|", pipes),
     Format("MLPerf", ":::MLLOG", r":::MLLOG (?=\{)", document),
     Format("metaseq, fairseq", "train_inner", r"\| train_inner \| (?=\{)", document),
-    Format("InternEvo", "step=", rf"\bstep={_STEP},(?=loss=)", words),
+    Format("fairseq", "train_inner", rf"\| train_inner \| epoch (?P<epoch>\d+):\s+{_STEP} / {_TOTAL}(?= loss=)", words),
+    Format("InternEvo", "step=", rf"\bstep={_STEP}[\s,|]+(?=loss=)", words),
     Format("OLMo", "[step=", rf"\[step={_STEP}(?:/{_TOTAL})?[\],]", nothing, opens=True),
     Format("Composer", "[batch=", rf"\[batch={_STEP}/{_TOTAL}\]:", nothing, opens=True),
+    Format("litgpt", "iter ", rf"\biter\s+\d+ step {_STEP}(?::| \|) (?=loss )", words),
     Format("nanoGPT", "iter ", rf"\biter {_STEP}: (?=loss )", words),
     Format("llm.c", "trl:", rf"(?:^|\s)s:{_STEP} (?=trl:)", words),
-    Format("torchtitan, modded-nanogpt", "step", rf"(?:^|[\s|]|\[0m)step:?\s*{_STEP}(?:\s*/\s*{_TOTAL})?(?=[\s|:,])", words),
-    Format("epochs", "poch", rf"[Ee]poch\W{{0,3}}(?P<epoch>\d+)\W{{1,4}}(?:iteration|iter|batch|step)\W{{0,2}}{_STEP}\s*/\s*{_TOTAL}\b", words),
+    Format("torchtitan, modded-nanogpt", "step", rf"(?:^|[\s|]|\[0m)step:?\s*{_STEP}(?:\s*/\s*{_TOTAL})?(?=[\s|:,])(?!: train loss \S+ val loss )", words),
+    Format("DeepSpeed", "steps: ", rf"(?:^|\W)steps: {_STEP} (?=loss: )", words),
+    Format("torchtune", "|Loss: ", rf"\b\d+\|{_STEP}\|(?=Loss: )", words),
+    Format("timm", "Train: ", rf"\bTrain: (?P<epoch>\d+) \[\s*{_STEP}/{_TOTAL} \(\s*\d+%\)\](?=\s+Loss: )", words),
+    Format("epochs", "poch", rf"[Ee]poch\W{{0,3}}(?P<epoch>\d+)(?:/\d+)?\W{{1,4}}(?:[Ii]teration|[Ii]ter|[Bb]atch|[Ss]tep)\W{{0,2}}{_STEP}\s*/\s*{_TOTAL}\b", words),
     Format("m4's logs.jsonl", '"iteration": "', rf'^(?=\{{(?!{_VALIDATION}).*"iteration": "\s*{_STEP}/{_TOTAL}\b)', document),
-    Format("JSON lines", '{"', rf'^(?=\s*\{{"(?!{_VALIDATION}))', document),
-    Format("Trainer", "'loss':", r"(?=\{'loss': )", words),
-    Format("tqdm", " [", rf"(?:\b[Ee]poch (?P<epoch>\d+).*?)?\b{_STEP}/{_TOTAL} \[(?=[^\]]*\bloss=)", words),
+    Format("JSON lines", '{"', rf'^(?=\s*\{{(?!{_VALIDATION})")', document),
+    Format("Trainer", "'loss':", r"(?=\{'loss': |\{'[\w/.-]+': [^{}]*'loss': [^{}]*'epoch': )", words),
+    Format("tqdm", " [", rf"(?:\b[Ee]poch (?P<epoch>\d+).*?)?\b{_STEP}/{_TOTAL} \[{_BAR_LOSS}", words),
 )  # fmt: skip
 LATER = re.compile(
     r"(?:train/(?:CrossEntropyLoss|CE loss)=|Train (?:loss/train/total|LanguageCrossEntropy|loss): )"
@@ -130,8 +145,11 @@ def _head(index: int) -> re.Pattern[str]:
 def read_line(text: str, weakest: int = len(FORMATS)) -> tuple[int, Progress] | None:
     """What a line says in the first format that fits, and which that is. Formats after `weakest` are not tried."""
     for index, form in enumerate(FORMATS[: weakest + 1]):
-        if form.hint in text and (match := _head(index).search(text)) and (found := _read(form, match, text)):
-            return index, found
+        if form.hint in text and (match := _head(index).search(text)):
+            if form.values is words and EVALUATION.search(text, max(0, match.start() - 80), match.start()):
+                return None
+            if found := _read(form, match, text):
+                return index, found
     return None
 
 
@@ -149,7 +167,9 @@ def _read(form: Format, match: re.Match[str], text: str) -> Progress | None:
         step = next((int(fields[k]) for k in STEP if math.isfinite(fields.get(k, math.nan))), None)
         if step is None:
             return None
-    if "epoch" in groups and groups["epoch"] and total:
+    if math.isfinite(updates := fields.get("num_updates", math.nan)):
+        step, total = int(updates), None
+    elif "epoch" in groups and groups["epoch"] and total:
         step, total = int(groups["epoch"]) * total + (step or 0), None if form.name == "epochs" else total
     found = Progress(step, total, fields, _elapsed(rest))
     if found.loss is None and "skipped iterations" not in rest:
