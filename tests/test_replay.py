@@ -1,5 +1,6 @@
 """What `m4ops replay` says of files made here."""
 
+import gzip
 import json
 import math
 import random
@@ -98,3 +99,34 @@ def test_a_log_that_begins_with_a_blow_up_is_no_noise(tmp_path: Path) -> None:
     (spike,) = replay(write(tmp_path, "log", [2.0, 2.1, 2.3, 2.8, 3.4]))
     assert (spike["kind"], spike["row"]) == ("loss-spike", 4)
     assert not replay(write(tmp_path, "log", [2.0, 2.8, 2.3, 3.1, 2.2, 2.9, 2.1, 2.4, 2.8, 2.0]))
+
+
+def unknown(folder: Path, content: bytes, *piped: str) -> list[dict[str, Any]]:
+    """What a replay says of a log in which no progress is known. It ends with 3."""
+    (folder / "a.log").write_bytes(content)
+    done = CliRunner().invoke(cli, ["replay", "--json", *(piped or [str(folder / "a.log")])], input=content)
+    assert done.exit_code == 3, done.output
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_what_is_not_understood_is_unknown(tmp_path: Path) -> None:
+    line = "srun: error: Node failure on n42\n"
+    for content, why in (
+        (b"", "is empty"),
+        (random.Random(3).randbytes(5000), "--progress"),
+        (b"upd=1 xent 3.5\n", "--progress"),
+        (gzip.compress(b"step 1"), "zcat a.log | m4ops replay -"),
+    ):
+        (found,) = unknown(tmp_path, content)
+        assert (found["kind"], found["severity"]) == ("progress-unknown", "UNKNOWN")
+        assert why in found["summary"]
+    assert [f["kind"] for f in unknown(tmp_path, line.encode())] == ["node-failure", "progress-unknown"]
+    assert [f["kind"] for f in unknown(tmp_path, line.encode(), "-")] == ["node-failure", "progress-unknown"]
+
+
+def test_a_log_may_come_from_standard_input(tmp_path: Path) -> None:
+    file = write(tmp_path, "log", losses())
+    done = CliRunner().invoke(cli, ["replay", "-", "--json"], input=file.read_bytes())
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)[0]["kind"] == "loss-spike"

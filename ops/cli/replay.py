@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,34 +17,59 @@ if TYPE_CHECKING:
     from ops.detectors.replay import Raised
     from ops.model import LogView, Snapshot
 
+PACKED = {b"\x1f\x8b": "zcat", b"BZh": "bzcat", b"\xfd7zXZ": "xzcat", b"\x28\xb5\x2f\xfd": "zstdcat"}
+"""What unpacks a file, by its first bytes."""
+
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @click.option("--progress", default="", help="How a progress line looks: `step {step} | loss: {loss} | {} | lr: {lr}`.")
 @json_option
 def replay(file: Path, progress: str, as_json: bool) -> None:
     """Run the detectors over a finished log, CSV, JSONL or trainer_state.json.
 
     m4's statistics of parameters, gradients and activations are JSONL too. A CSV has the columns
-    step,loss[,grad_norm,lr]. A finding whose verdict changes is told again under its new kind.
+    step,loss[,grad_norm,lr]. A finding whose verdict changes is told again under its new kind. `-` is a log from standard
+    input. Ends with 3 if no line is known as progress: then nothing is known of the loss.
     """
+    from ops.model import Severity
     from ops.views.replay import replay_json, replay_text
 
-    raised, points = _series(file) or _log(file, progress)
-    if as_json:
-        return session.out(replay_json(raised))
-    session.out(replay_text(raised, points, session.color(), session.width()))
+    raised, points = _piped(progress) if str(file) == "-" else _series(file) or _log(file, progress)
+    session.out(replay_json(raised) if as_json else replay_text(raised, points, session.color(), session.width()))
+    if not points:
+        sys.exit(int(Severity.UNKNOWN))
+
+
+def _piped(progress: str) -> tuple[list[Raised], int]:
+    """The same of a log that comes from standard input. Raises BadInput."""
+    import shutil
+
+    with tempfile.TemporaryDirectory(prefix="m4ops-") as folder:
+        file = Path(folder) / "standard-input"
+        with file.open("wb") as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+        return _log(file, progress)
 
 
 def _log(file: Path, progress: str) -> tuple[list[Raised], int]:
     """What is raised of a log or a table, and its logged points. Raises BadInput."""
     from ops import detectors
+    from ops.detectors.replay import not_understood
     from ops.detectors.replay import replay as judge_again
 
     log = _read(file, progress)
+    raised = judge_again(detectors.lines(log), _alone(log))
     if not log.samples:
-        session.say('no progress line was found; --progress says how one looks: "step {step} | loss: {loss}"')
-    return judge_again(detectors.lines(log), _alone(log)), len(log.samples)
+        raised.append(not_understood(log, _packed(file)))
+    return raised, len(log.samples)
+
+
+def _packed(file: Path) -> str:
+    """The command that unpacks a compressed file, or nothing."""
+    with file.open("rb") as opened:
+        begin = opened.read(6)
+    return next((command for magic, command in PACKED.items() if begin.startswith(magic)), "")
 
 
 def _series(file: Path) -> tuple[list[Raised], int] | None:

@@ -8,7 +8,7 @@ from itertools import groupby
 from msgspec import Struct
 
 from ops.detectors import STREAM, modules
-from ops.model import Finding, LogEvent, Measure, Sample, Snapshot
+from ops.model import Finding, LogEvent, LogView, Measure, Sample, Severity, Snapshot
 
 
 class Raised(Struct):
@@ -37,6 +37,22 @@ def replay(lines: Iterable[Sample | LogEvent], snapshot: Snapshot) -> list[Raise
                 at = line.line - 1 if isinstance(line, LogEvent) and line.line else max(row, 0)
                 raised += _compare(name, {f.key: f for f in found}, running, at)
     return raised
+
+
+def not_understood(log: LogView, unpack: str = "") -> Raised:
+    """`progress-unknown`: no line of the log is known as progress. `unpack`: the command for a compressed file."""
+    what = "it is compressed" if unpack else "the file is empty" if not log.size else "no line is known as progress"
+    how = f"{unpack} {log.path.name} | m4ops replay -" if unpack else ""
+    how = how or "m4ops replay LOG --progress 'step {step} | loss: {loss}' says how a progress line looks"
+    finding = Finding(
+        kind="progress-unknown",
+        severity=Severity.UNKNOWN,
+        summary=f"{what}, so nothing is known of the loss: {how}",
+        evidence=(str(log.path),),
+        runbook="log-stalled",
+        actions=(how,),
+    )
+    return Raised("steps", finding, 0)
 
 
 def replay_series(measures: Iterable[Measure], unread: Sequence[tuple[str, str]], snapshot: Snapshot) -> list[Raised]:
