@@ -561,3 +561,29 @@ def test_a_last_line_that_tells_nothing_yet_is_waited_for(log: Path, torn: str) 
     assert read.events == ()
     assert unchanged(log, cursor), "it is not looked at again and again"
     assert cursor.offset == len(progress(25))
+
+
+def test_a_bar_is_read_while_its_line_goes_on_for_hours(log: Path) -> None:
+    """As tqdm prints it, `\\r` before each state, and a Trainer's line in the middle: whole states, each once."""
+    bar = "\rEpoch 0:  10%|# | {}/100000 [00:05<00:45,  2.00it/s, v_num=3, loss={}]"
+    cursor, steps = None, []
+    for tick in range(3):
+        with log.open("a") as file:
+            file.write("".join(bar.format(step, 2.5) for step in range(40 * tick, 40 * tick + 40)))
+        read, cursor = new(log, cursor)
+        steps += [s.step for s in read.samples]
+        assert {s.line for s in read.samples} == {1}
+    assert steps == list(range(119))
+    assert [s.step for s in view(log, 500).samples] == list(range(119))[-5:]
+    with log.open("a") as file:
+        file.write("\n" + progress(3))
+    read, cursor = new(log, cursor)
+    assert [(s.step, s.line) for s in read.samples] == [(119, 1), (3, 2)]
+
+
+def test_a_bar_of_the_last_look_tells_the_step_of_this_ones_line(log: Path) -> None:
+    log.write_text("  5%|5 | 10/200 [00:05<01:40]\r")
+    _, cursor = new(log, None)
+    with log.open("a") as file:
+        file.write("{'loss': 2.98, 'grad_norm': 0.97, 'learning_rate': 4.1e-05, 'epoch': 0.1}\n")
+    assert [s.step for s in new(log, cursor)[0].samples] == [10]

@@ -1,8 +1,8 @@
 """Reading a log that somebody else is writing: whole, its end, or on from where the last look stopped.
 
 Bytes are searched block by block for the literals of the catalogue, and only lines that contain one are parsed. Lines end at
-`\\n`; a `\\r` inside a line (progress bars) parts it. The last line counts once its `\\n` is there, or if nothing was written
-for a while: then it is taken if it tells something, and what follows of it is no line of its own.
+`\\n`, and at the `\\r` of progress bars, which line numbers do not count. The last line counts once its end is there, or if
+nothing was written for a while: then it is taken if it tells something, and what follows of it is no line of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ WIDTH = 64 << 10
 COUNTED = 64 << 20
 """Up to this size the lines before a tail are counted."""
 HEAD = 1024
+NEWLINE = ord("\n")
 QUIET = 60.0
 """Seconds after which the last line of a log that nobody writes to may end without `\\n`."""
 LITERALS = (*formats.LITERALS, *events.LITERALS)
@@ -102,6 +103,8 @@ class _Found(Struct):
     place: Place = field(default_factory=Place)
     seen: int = 0
     """Bytes behind `offset` that were read and hold no end of a line: they are read again, with more."""
+    before: bytes = b""
+    """What stands on the line before the block, where a `\\r` parts them."""
     quiet: bool = False
     """Was a last line without an end looked at?"""
 
@@ -258,9 +261,10 @@ def _line_start(handle: BinaryIO, skip: int, size: int) -> tuple[int, int | None
     handle.seek(skip - 1)
     position = skip - 1
     while block := handle.read(min(BLOCK, size - position)):
-        end = block.find(b"\n")
-        if end >= 0:
-            return position + end + 1, None if lines is None else lines + 1
+        ends = [end for end in (block.find(b"\n"), block.find(b"\r")) if end >= 0]
+        if ends:
+            whole = block[min(ends)] == NEWLINE
+            return position + min(ends) + 1, None if lines is None else lines + whole
         position += len(block)
     return size, lines
 
@@ -277,10 +281,17 @@ def _count_lines(handle: BinaryIO, end: int) -> int:
 def _block(handle: BinaryIO, found: _Found, size: int) -> bool:
     """Take in one more block before `size`; whether there is another."""
     start, known = found.offset, found.seen
-    handle.seek(start)
+    found.before = _before(handle, start)
     data = handle.read(max(0, min(known + BLOCK, size - start)))
     found.seen = len(data) - _take(data, _last_end(data), found)
     return len(data) > known and start + len(data) < size
+
+
+def _before(handle: BinaryIO, start: int) -> bytes:
+    """The begin of the line at `start`, as far as it matters; the handle stands at `start` then."""
+    handle.seek(max(0, start - HEAD))
+    data = handle.read(min(start, HEAD))
+    return data[data.rfind(b"\n") + 1 :]
 
 
 def _quiet(info: os.stat_result) -> bool:
@@ -295,9 +306,9 @@ def _rest(handle: BinaryIO, found: _Found, info: os.stat_result, finished: bool 
     found.quiet = finished or _quiet(info)
     if not found.seen or not found.quiet:
         return
-    handle.seek(found.offset)
+    before = _before(handle, found.offset)
     data = handle.read(min(found.seen, info.st_size - found.offset))
-    last = _Found(found.look, found.offset, found.line, place=replace(found.place))
+    last = _Found(found.look, found.offset, found.line, place=replace(found.place), before=before)
     whole = _take(data + b"\n", len(data) + 1, last) > len(data)
     torn = not finished and last.samples and data[-1:] in b"0123456789.,+-eE"
     if whole and not torn and (last.samples or last.events):
@@ -308,10 +319,8 @@ def _rest(handle: BinaryIO, found: _Found, info: os.stat_result, finished: bool 
 
 
 def _last_end(data: bytes) -> int:
-    end = data.rfind(b"\n") + 1
-    if end or len(data) <= LONG:
-        return end
-    return data.rfind(b"\r") + 1 or len(data)
+    end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+    return end if end or len(data) <= LONG else len(data)
 
 
 def _take(data: bytes, end: int, found: _Found) -> int:
@@ -329,7 +338,8 @@ def _take(data: bytes, end: int, found: _Found) -> int:
                 return start
             found.traceback(data, start, last or (0, stop - start))
         else:
-            _line(line, data[max(done, start - HEAD) : start], found)
+            before = b"" if done else found.before
+            _line(line, before + data[max(done, start - HEAD) : start], found)
         done = stop + 1 if stop < end else end
     return found.move(data, mark, end)
 
