@@ -69,6 +69,17 @@ def test_an_ending_is_well_and_its_teardown_is_nothing(tmp_path: Path, reason: s
     assert (found["kind"], found["severity"], found["line"]) == (kind, "OK", 2)
 
 
+def test_a_port_that_was_taken_is_named_where_it_ended_the_program(tmp_path: Path) -> None:
+    trace = "Traceback (most recent call last):\n  File x\nOSError: [Errno 98] Address already in use\n"
+    (found,) = incidents(tmp_path, STEP.format(5) + trace)
+    assert (found["kind"], found["severity"]) == ("rendezvous", "CRITICAL")
+
+
+def test_a_killed_program_is_told_with_the_node_that_srun_names_after_it(tmp_path: Path) -> None:
+    (found,) = incidents(tmp_path, STEP.format(5) + "Killed\nsrun: error: n7: task 3: Exited with exit code 137\n")
+    assert (found["kind"], found["severity"], found["line"], found["node"]) == ("task-killed", "CRITICAL", 2, "n7")
+
+
 def test_what_training_survived_is_no_critical_matter(tmp_path: Path) -> None:
     on = "".join(STEP.format(n) for n in range(6, 12))
     trace = "Traceback (most recent call last):\n  File x\nValueError: of a helper thread\n"
@@ -118,6 +129,14 @@ def test_torchruns_report_names_host_and_rank(tmp_path: Path) -> None:
         "submitit WARNING (2022-08-12 02:06:12,301) - Bypassing signal SIGTERM",
         "[Wed Mar  1 17:50:44 2023] sshd[30792]: segfault at 0 ip 00 sp 00 error 14 in sshd[55bb]",
         "OSError: [Errno 98] Address already in use, trying the next port",
+        "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).",
+        "Killed by death, the sample says",
+        "this run was Killed",
+        "we saw: Transport endpoint is not connected, LustreError: 11-0 and worse",
+        "srun: error: slurm_receive_msg: Transport endpoint is not connected",
+        "the UNCORRECTABLE MEMORY ERROR AT dawn and a task FAILED (non-zero exit code or other failure mode)",
+        "nginx[12]: segfault at 0 ip 00007f sp 00007f error 4 in libssl.so.3[7f+1]",
+        "Minimum loss scale reached by the best model: 2.1",
     ],
 )
 def test_what_only_looks_alarming_alerts_nothing(tmp_path: Path, line: str) -> None:
@@ -138,6 +157,25 @@ def test_what_only_looks_alarming_alerts_nothing(tmp_path: Path, line: str) -> N
         ("srun: error: Task launch for StepId=36.0 failed on node cn131: Job credential expired", "launch-failure", ""),
         ("n1:1:2 [0] NCCL WARN Connect to 10.0.0.7<4321> failed : Connection refused", "nccl-connect", "10.0.0.7"),
         ("Exception: Current loss scale already at minimum - cannot decrease scale anymore.", "loss-scale-minimum", ""),
+        ("FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.", "loss-scale-minimum", ""),
+        ("LustreError: 11-0: fs-OST0000-osc-ff: operation ost_read to node 10.0.1.5@tcp failed: rc = -107", "fs-error", ""),
+        ("[23952.015] LustreError: 11-0: fs-OST0042-osc-ff: operation ost_write to node x failed: rc = -107", "fs-error", ""),
+        ("OSError: [Errno 107] Transport endpoint is not connected: '/gpfs/x'", "fs-error", ""),
+        ("ls: cannot access '/gpfs/x': Transport endpoint is not connected", "fs-error", ""),
+        ("Killed", "killed", ""),
+        ("/var/spool/slurmd/job12/slurm_script: line 9: 12345 Killed                  python train.py", "killed", ""),
+        ("srun: error: n7: task 3: Exited with exit code 137", "task-died", "n7"),
+        ("[81.2] Memory cgroup out of memory: Killed process 1234 (python) total-vm:1kB, anon-rss:1kB", "host-oom", ""),
+        ("[81.2] python[1234]: segfault at 0 ip 00007f sp 00007f error 4 in libcuda.so.550[7f+1]", "segfault", ""),
+        ("slurmstepd: error: *** STEP 12.0 ON n1 UNCORRECTABLE MEMORY ERROR AT 2024-01-01T00:00:00 ***", "host-memory", ""),
+        ("slurmstepd: error: *** STEP 12.0 ON n1 FAILED (non-zero exit code or other failure mode) ***", "step-failed", ""),
+        ("[rank0]:[E ProcessGroupNCCL.cpp:1375] [PG 0 (default_pg) Rank 0] First PG on this rank that detected no heartbeat of its watchdog.", "nccl-hang", ""),
+        ("[rank0]:[F725 02:47 ProcessGroupNCCL.cpp:1653] [PG ID 0 Rank 0] [PG ID 0 Rank 0] Terminating the process after attempting to dump debug info, due to collective timeout or exception.", "nccl-timeout", ""),
+        ("[rank2]:[F725 ProcessGroupNCCL.cpp:1306] [PG ID 0 PG GUID 0(default_pg) Rank 2] Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang.", "nccl-hang", ""),
+        ("NVRM: Xid (PCI:0000:04:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "xid-154-reset", "154"),
+        ("NVRM: Xid (PCI:0000:04:00): 154, GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", "xid-154", "154"),
+        ("NVRM: Xid (PCI:0000:04:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", "xid-154", "154"),
+        ("RuntimeError: The server socket has failed to listen on any local network address.", "rendezvous", ""),
     ],
 )  # fmt: skip
 def test_a_signature(line: str, kind: str, value: str) -> None:

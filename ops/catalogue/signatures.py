@@ -35,6 +35,9 @@ KINDS: tuple[Kind, ...] = (
           "fewer loader workers, look for a leak or offloading; restart", "Slurm slurmstepd; Linux kernel", 3),
     _root("cuda-ecc", "uncorrectable error in GPU memory", "exclude the node and have it drained",
           "bigscience-workshop/bigscience train/tr1", 3, _NODE),
+    _root("host-memory", "uncorrectable error in a node's memory",
+          "find the node (dmesg, EDAC; Slurm names the step's first one only) and have it drained",
+          "SchedMD/slurm src/slurmd/slurmstepd/req.c, SIG_UME", 3, _NODE),
     _root("gpu-lost", "a GPU is gone from its bus", "exclude the node; it needs a reboot", "NVIDIA driver", 3, _NODE),
     _root("nvswitch", "fatal NVSwitch error", "exclude the node; its fabric needs a reset", "NVIDIA driver, SXid", 3,
           _NODE),
@@ -43,7 +46,7 @@ KINDS: tuple[Kind, ...] = (
     _root("disk-full", "the file system is full, or the quota is used up: checkpoints may be torn",
           "make room; verify the last checkpoint before any rewind", "errno 28 and 122", 3),
     _root("fs-error", "the file system did not answer as it must", "check the mount on that node, then requeue",
-          "errno 5 and 116", 2),
+          "errno 5, 107, 108 and 116; Lustre client", 2),
     _root("shm", "a data loader worker died: shared memory is full, or its memory limit",
           "more shared memory or fewer workers", "pytorch DataLoader; bigscience train/tr1"),
     _root("cuda-error", "a GPU failed in a way that programs seldom cause",
@@ -57,7 +60,7 @@ KINDS: tuple[Kind, ...] = (
     _root("rendezvous", "not all nodes came to the rendezvous, or its port was taken", "find the node that is missing",
           "pytorch/pytorch#79388"),
     _root("loss-scale-minimum", "the loss scale is at its minimum: every step overflows (fp16 collapse)",
-          "rewind to before the gradients grew; lower the learning rate", "DeepSpeed loss_scaler.py; arXiv 2205.01068",
+          "rewind to before the gradients grew; lower the learning rate", "DeepSpeed loss_scaler.py; fairseq dynamic_loss_scaler.py; arXiv 2205.01068",
           2, "loss-diverges"),
     Kind("hung-task", _WARNING, "root", "a process of the training waits for a file system that does not answer",
          "report the file system; the node needs a reboot if it stays", "Linux kernel, hung_task", weight=2,
@@ -66,8 +69,11 @@ KINDS: tuple[Kind, ...] = (
     _symptom("rank-died", "torchrun reports the first process that failed", "look into that rank's own output",
              "pytorch torch.distributed.elastic"),
     _symptom("crash", "a process crashed (segmentation fault, abort, bus error)", "look for a core file; py-spy",
-             "Python faulthandler; Slurm srun"),
-    _symptom("task-killed", "a task was killed", "look for host memory (dmesg, sacct MaxRSS)", "Slurm srun"),
+             "Python faulthandler; Slurm srun; Linux kernel"),
+    _symptom("task-killed", "a task was killed", "look for host memory (dmesg, sacct MaxRSS)", "Slurm srun; bash"),
+    _symptom("step-failed", "Slurm ended the step because something in it failed",
+             "find the task that ended first, and its output; sacct -j JOB",
+             "SchedMD/slurm src/slurmd/slurmstepd/req.c, SIG_FAILURE"),
     _symptom("nccl-timeout", "a collective timed out: some rank did not join it",
              "the suspect is the rank that does NOT print it; look for an earlier error", "pytorch ProcessGroupNCCL"),
     _symptom("nccl-hang", "a CUDA or NCCL call hangs", "py-spy dump, dmesg on the node", "pytorch ProcessGroupNCCL",
@@ -97,6 +103,8 @@ _DIED = r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>[\d,\-\[\]]+): "
 _ERROR = r"(?:[\w.]*(?:Error|Exception|error): (?:transform: failed to synchronize: )?)?"
 _NVRM = r"(?:.*?(?P<node>[\w.-]+) kernel: .*?|.*?)"
 
+_NCCL = r".*Rank (?P<rank>\d+)\]\S* Terminating the process after attempting to dump debug info"
+
 
 def _s(event: str, literals: str, pattern: str, kind: str = "") -> Signature:
     return Signature(event, tuple(literals.split("|")), pattern, kind)
@@ -121,10 +129,16 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("preempted", "DUE TO PREEMPTION", _ENDED + "DUE TO PREEMPTION"),
     _s("preempted", "job is preempted", r"submitit \w+ .*this job is preempted"),
     _s("requeued", "DUE TO JOB REQUEUE", _ENDED + "DUE TO JOB REQUEUE"),
+    _s("host-memory", "UNCORRECTABLE MEMORY ERROR AT", _STEPD + r"\*\*\* (?:STEP|JOB) (?P<job>\d+)\S* ON \S+ UNCORRECTABLE MEMORY"),
+    _s("step-failed", "FAILED (non-zero exit code",
+       _STEPD + r"\*\*\* (?:STEP|JOB) (?P<job>\d+)\S* ON \S+ FAILED \(non-zero exit code or"),
     _s("cancelled", "CANCELLED AT", _ENDED + r"CANCELLED AT \S+ \*\*\*"),
     _s("host-oom", "oom_kill event|oom-kill event",
        _STEPD + r"Detected \d+ oom[-_]kill event.*?(?:StepId=|step )(?P<job>\d+)"),
-    _s("host-oom", "oom-kill:constraint|Out of memory: Kill", r".*?(?:oom-kill:constraint=|Out of memory: Kill(?:ed)? process \d+)"),
+    _s("host-oom", "oom-kill:constraint|ut of memory: Kill",
+       r".*?(?:oom-kill:constraint=|(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+)"),
+    _s("killed", "Killed", r"(?:\S+: line \d+:\s+\d+ Killed\s+\S|Killed\s*$)", "task-killed"),
+    _s("task-died", "Exited with exit code 137", _DIED + r"Exited with exit code 137\b", "task-killed"),
     _s("task-died", ": Killed|: Out Of Memory", _DIED + r"(?:Killed|Out Of Memory)", "task-killed"),
     _s("task-died", ": Bus error|: Segmentation fault|: Aborted", _DIED + r"(?:Bus error|Segmentation fault|Aborted)", "crash"),
     _s("task-exit", ": Exited with|: Terminated", _DIED + r"(?:Exited with|Terminated)"),
@@ -133,6 +147,11 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("launch-failure", "Unable to create step", r"srun: error: Unable to create step for job (?P<job>\d+)"),
     _s("launch-failure", "execve()", _STEPD + r"execve\(\)"),
     # The kernel and the NVIDIA driver.
+    _s("segfault", "segfault at ",
+       r"(?:.*kernel: )?(?:\[[^\]]*\] ?)*(?:(?:python|pt_|torchrun|accelerate|deepspeed)[^\s\[]*\[\d+\]: segfault at .*"
+       r"|\S+\[\d+\]: segfault at .* in (?:libcu|libnccl|libtorch|libc10|libnvidia).*)", "crash"),
+    _s("xid-154-reset", "NVRM: Xid", _NVRM + r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<value>154), .* to (?:0x\w+ )?\(?"
+       r"(?:Node Reboot|OS Reboot|GPU Reset|Drain and Reset)"),
     _s("xid", "NVRM: Xid", _NVRM + r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<value>\d+)"),
     _s("gpu-lost", "fallen off the bus|GPU is lost|Unable to determine the device handle",
        r"(?:.*NVRM: GPU .*(?:fallen off the bus|GPU is lost)|Unable to determine the device handle for GPU)"),
@@ -151,13 +170,19 @@ SIGNATURES: tuple[Signature, ...] = (
        r"(?:ERROR: Unexpected bus error encountered in worker|" + _ERROR + r"DataLoader worker \(pid[^)]*\) is killed by signal)"),
     _s("disk-full", "No space left on device|Disk quota exceeded|[Errno 28]|[Errno 122]",
        r"(?:[\w./ -]+: )*" + _ERROR + r"(?:\[Errno (?:28|122)\] |\S[^\"']*: )?(?:No space left on device|Disk quota exceeded)"),
-    _s("fs-error", "Stale file handle|[Errno 5]|[Errno 116]|Transport endpoint is not|LustreError:",
-       r"(?:[\w./ -]+: )*(?:" + _ERROR + r"\[Errno (?:5|116|108)\]|.*kernel: .*LustreError: |\S[^\"']*: (?:Stale file handle|Transport endpoint is not connected)$)"),
-    _s("loss-scale-minimum", "loss scale already at minimum", r".*loss scale already at minimum"),
+    _s("fs-error", "Stale file handle|[Errno 5]|[Errno 108]|[Errno 116]|Transport endpoint is not|LustreError:",
+       r"(?!srun|slurm)(?:[\w./ -]+: )*(?:" + _ERROR + r"(?:\[Errno (?:5|116|108)\]|\[Errno 107\] [\w ]+: '/)|.*kernel: .*LustreError: "
+       r"|(?:\[[^\]]*\] ?)*LustreError: [\d(]"
+       r"|(?:\S[^\"']*: |\S+: cannot [\w ]+ '[^']+': |)(?:Stale file handle|Transport endpoint is not connected)$)"),
+    _s("loss-scale-minimum", "loss scale already at minimum|Minimum loss scale reached",
+       r"(?:.*loss scale already at minimum|" + _ERROR + r"(?:AMP: )?Minimum loss scale reached \()"),
     _s("nccl-timeout", "Watchdog caught collective operation timeout",
        r".*?\[?Rank (?P<rank>\d+)\]?\S* Watchdog caught collective operation timeout: (?P<value>.*)"),
-    _s("nccl-hang", "Heartbeat monitor timed out|watchdog got stuck for",
-       r".*?(?:\[?Rank (?P<rank>\d+)\]?.*)?(?:Heartbeat monitor timed out|watchdog got stuck for \d+ sec)"),
+    _s("nccl-hang", "Heartbeat monitor timed out|watchdog got stuck for|that detected no heartbeat",
+       r".*?(?:\[?Rank (?P<rank>\d+)\]?.*)?(?:Heartbeat monitor timed out|watchdog got stuck for \d+ sec"
+       r"|First PG on this rank that detected no heartbeat)"),
+    _s("nccl-hang", "attempting to dump debug info", _NCCL + r".* due to ProcessGroupNCCL watchdog hang"),
+    _s("nccl-timeout", "attempting to dump debug info", _NCCL),
     _s("nccl-teardown", "Some NCCL operations have failed|taking the entire process down|detected by watchdog",
        r".*(?:Some NCCL operations have failed|taking the entire process down|detected by watchdog)"),
     _s("nccl-ib", "NCCL WARN NET/IB", r".*NCCL WARN NET/IB ?: Got completion from peer (?P<value>\S+)"),
@@ -165,8 +190,8 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("nccl-connect", "NCCL WARN Connect to", r".*NCCL WARN Connect to (?P<value>[\d.]+)\S* failed"),
     _s("nccl-error", "DistBackendError|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError",
        _ERROR + r"(?:NCCL error|.*?nccl(?:System|Remote|Internal|UnhandledCuda)Error: )"),
-    _s("rendezvous", "RendezvousTimeoutError|RendezvousConnectionError|RendezvousClosedError|client socket has timed out",
-       r"(?:[\w.]*Rendezvous(?:Timeout|Connection|Closed)Error|" + _ERROR + r".*client socket has timed out after \d+)"),
+    _s("rendezvous", "RendezvousTimeoutError|RendezvousConnectionError|RendezvousClosedError|client socket has timed out|server socket has failed to listen",
+       r"(?:[\w.]*Error: The server socket has failed to listen on any local|[\w.]*Rendezvous(?:Timeout|Connection|Closed)Error|" + _ERROR + r".*client socket has timed out after \d+)"),
     _s("elastic-root", "Root Cause (first observed failure)", r"Root Cause \(first observed failure\):", "rank-died"),
     _s("elastic-host", "  host      : ", r"host +: (?P<node>\S+)", "report"),
     _s("elastic-rank", "  rank      : ", r"rank +: (?P<rank>\d+) \(local_rank", "report"),

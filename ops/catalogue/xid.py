@@ -59,6 +59,17 @@ KINDS: tuple[Kind, ...] = (
         for code in codes.split()
     ),
     Kind(
+        "xid-154-reset",
+        Severity.CRITICAL,
+        "root",
+        "the driver asks for a reset of the GPU or a reboot of its node; the line says which",
+        "exclude the node; do what the line says",
+        _SOURCE,
+        _CONFIRM,
+        "node-failure",
+        3,
+    ),
+    Kind(
         "xid",
         Severity.WARNING,
         "symptom",

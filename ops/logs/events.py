@@ -23,6 +23,8 @@ TRACEBACK = b"Traceback (most recent call last)"
 HEADER = re.compile(r"Traceback \(most recent call last\):\s*$")
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=: |:?$)")
 STOPPED = ("KeyboardInterrupt", "SystemExit", "SignalException")
+TAKEN = "Address already in use"
+"""What a traceback's last line says of the port of a rendezvous. In another line it is a try of several."""
 LITERALS = (*dict.fromkeys(text.encode() for s in SIGNATURES for text in s.literals), TRACEBACK)
 """What a line must contain to be looked at by `parse_event`, or to begin a traceback."""
 _WANTED = [(literal, index) for index, s in enumerate(SIGNATURES) for literal in s.literals]
@@ -94,7 +96,7 @@ def traceback_event(text: str, number: int, offset: int) -> LogEvent:
     words = text[_after_prefix(text) :]
     match = EXCEPTION.match(words)
     name = match[0] if match else ""
-    kind = "told-to-stop" if name.endswith(STOPPED) else "traceback"
+    kind = "told-to-stop" if name.endswith(STOPPED) else "rendezvous" if TAKEN in words else "traceback"
     return LogEvent(kind, number, offset, text, name, rank=rank_of(text))
 
 
