@@ -154,7 +154,11 @@ def healthy(folder: Path) -> dict[str, list[Sample]]:
     labels = folder / "events.json"
     events = json.loads(labels.read_text())["series"] if labels.is_file() else {}
     files = [file for file in sorted(folder.glob("*.csv")) if not events.get(file.stem)]
-    all_ = {file.stem: [replace(s, fields={}) for s in read_table(file) or ()][:MOST] for file in files}
+    all_ = {
+        file.stem: [replace(s, fields={}) for s in table.samples][:MOST]
+        for file in files
+        if (table := read_table(file))
+    }
     return {name: rows for name, rows in all_.items() if len(rows) > 2 * EVERY}
 
 

@@ -38,7 +38,8 @@ class Score:
 
 def judged(file: Path) -> tuple[list[Raised], int]:
     """The findings on a series, and its length."""
-    samples = read_table(file) or ()
+    table = read_table(file)
+    samples = table.samples if table else ()
     log = LogView(file, 0, 0.0, samples, ())
     none = Unknown("one file")
     picture = Snapshot(Run(file.parent, file.stem, log=file), 0.0, "", none, none, none, log, none, ())
@@ -91,7 +92,10 @@ def verdicts(found: list[Raised], events: list[dict[str, object]], rows: int) ->
 
 
 def main(folder: Path) -> None:
-    labelled = json.loads((folder / "events.json").read_text())["series"]
+    try:
+        labelled = json.loads((folder / "events.json").read_text())["series"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise SystemExit(f"{folder} is no folder of labelled series: events.json: {error!r}\n{__doc__}") from error
     runs = {name: judged(folder / f"{name}.csv") for name in labelled if (folder / f"{name}.csv").is_file()}
     names = {(raised.detector, raised.finding.kind) for found, _ in runs.values() for raised in found}
     groups = {f"{detector}: {kind}": {kind} for detector, kind in sorted(names)}

@@ -8,7 +8,11 @@ LOSS = (
     "per_token_loss", "loss", "lm loss", "lm-loss", "lm_loss", "reduced_train_loss", "train_loss", "training loss",
     "act_loss", "trl", "train/loss", "loss/train/total", "Loss", "train_loss_step", "loss train",
 )  # fmt: skip
-STEP = ("step", "current step", "num_opt_steps", "global_step", "iteration", "num_updates", "batch", "iter")
+STEP = (
+    "step", "current step", "num_opt_steps", "global_step", "iteration", "num_updates", "batch", "iter",
+    "train/global_step", "trainer/global_step", "_step", "Step",
+)  # fmt: skip
+"""The last two are wandb's own count, in a history and in the table of a chart."""
 RATE = ("lr", "learning rate", "learning_rate", "LR", "train/learning_rate")
 NORM = ("grad_norm", "grad norm", "gnorm", "norm", "total_norm", "train/grad_norm")
 BATCH = ("global_batch_size_current", "global_batch_size", "global batch size", "batch_size", "gbs")

@@ -203,3 +203,8 @@ def test_an_unknown_kind_names_its_likes() -> None:
     assert done.exit_code == 1
     assert "node-failure" in str(done.exception.hint)  # type: ignore[union-attr]
     assert len(CliRunner().invoke(cli, ["explain"]).stdout.splitlines()) == len(kinds())
+
+
+def test_a_code_of_nvidias_is_explained_in_capitals_and_when_it_is_not_known() -> None:
+    assert "fallen off the bus" in CliRunner().invoke(cli, ["explain", "XID-79"]).stdout
+    assert CliRunner().invoke(cli, ["explain", "xid-9999"]).stdout == CliRunner().invoke(cli, ["explain", "xid"]).stdout

@@ -97,6 +97,12 @@ def test_the_clock(clock: str, seconds: float | None) -> None:
     assert sample.elapsed == seconds
 
 
+def rows_of(path: Path) -> tuple[Sample, ...]:
+    table = read_table(path)
+    assert table is not None
+    return table.samples
+
+
 CANCELLED = "slurmstepd: error: *** STEP 19.0 ON n17 CANCELLED AT 2023-03-06T03:17:51"
 
 
@@ -483,7 +489,7 @@ def test_json_lines_are_a_log_like_any_other(log: Path) -> None:
         table.write_text(path.read_text())
         assert [sample.step for sample in read.samples] == steps
         assert str([(s.step, s.loss, s.lr, s.total, s.grad_norm, s.line) for s in read.samples]) == str(
-            [(s.step, s.loss, s.lr, s.total, s.grad_norm, s.line) for s in read_table(table) or ()]
+            [(s.step, s.loss, s.lr, s.total, s.grad_norm, s.line) for s in rows_of(table)]
         )
     assert view(log).samples[1].fields["per_token_loss/cm4"] == 7.0
 
@@ -513,7 +519,7 @@ def test_a_csv_is_followed_as_a_log_is(tmp_path: Path) -> None:
     assert not isinstance(third, Unknown)
     assert third[1].restarted
     assert [(s.step, s.fields["tokens"]) for s in third[0].samples] == [(49, 7.0), (249, 9.0)]
-    assert [(s.step, s.loss) for s in third[0].samples] == [(s.step, s.loss) for s in read_table(log) or ()]
+    assert [(s.step, s.loss) for s in third[0].samples] == [(s.step, s.loss) for s in rows_of(log)]
 
 
 def test_the_last_line_of_a_finished_log_needs_no_end(log: Path) -> None:
@@ -587,3 +593,21 @@ def test_a_bar_of_the_last_look_tells_the_step_of_this_ones_line(log: Path) -> N
     with log.open("a") as file:
         file.write("{'loss': 2.98, 'grad_norm': 0.97, 'learning_rate': 4.1e-05, 'epoch': 0.1}\n")
     assert [s.step for s in new(log, cursor)[0].samples] == [10]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Date;Step;Loss\n;",
+        "Date\tstep\ttrain/loss\n\t",
+        '"Date","Step","run-7 - a - train/loss","run-7 - a - train/loss__MIN"\n,',
+        "Date,_step,train/loss\n,",
+    ],
+)
+def test_a_csv_may_be_wandbs_or_parted_otherwise(tmp_path: Path, head: str) -> None:
+    apart = head[-1]
+    number = "2,5" if apart == ";" else "2.5"
+    log = tmp_path / "export.csv"
+    log.write_text(head[:-1] + apart.join(["", "9", number, ""]) + "\n" + apart.join(["", "10", number, ""]) + "\n")
+    assert [(s.step, s.loss, s.line) for s in rows_of(log)] == [(9, 2.5, 2), (10, 2.5, 3)]
+    assert [(s.step, s.loss, s.line) for s in view(log).samples] == [(9, 2.5, 2), (10, 2.5, 3)]

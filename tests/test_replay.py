@@ -130,3 +130,36 @@ def test_a_log_may_come_from_standard_input(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["replay", "-", "--json"], input=file.read_bytes())
     assert done.exit_code == 0
     assert json.loads(done.stdout)[0]["kind"] == "loss-spike"
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "first"),
+    [
+        ("a.csv", "step,loss,lr\n{}\n1,,\n77,much,1e-4\n78", "1,2.0,1e-4"),
+        ("a.jsonl", '{}\n{{"_step": 7, "eval_loss": 3.0}}\n{{"_step": 8, "train/loss": "much"}}\n{{"_st', '{"_step": 1, "train/loss": 2.0}'),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_read_are_counted(tmp_path: Path, name: str, rows: str, first: str) -> None:
+    file = tmp_path / name
+    file.write_text(rows.format(first))
+    told = CliRunner().invoke(cli, ["replay", str(file)])
+    line = {"a.csv": 4, "a.jsonl": 3}[name]
+    assert f"2 rows could not be read, the first is line {line}: left out" in told.stderr
+    assert "1 logged point" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "hint"),
+    [
+        ("a.csv", "epoch,accuracy\n1,0.5\n", "step,loss"),
+        ("a.csv", "step,loss\ninf,2.0\n", "step,loss"),
+        ("a.jsonl", '{"epoch": 1}\n', "each line is an object"),
+        ("a.json", "5", "log_history"),
+        ("a.json", '{"log_history": null}', "log_history"),
+    ],
+)
+def test_the_hint_fits_the_kind_of_file(tmp_path: Path, name: str, text: str, hint: str) -> None:
+    (tmp_path / name).write_text(text)
+    done = CliRunner().invoke(cli, ["replay", str(tmp_path / name)])
+    assert done.exit_code == 1
+    assert hint in done.exception.hint  # type: ignore[union-attr]

@@ -33,9 +33,17 @@ def explain(kind: str | None, as_json: bool) -> None:
 
 
 def _near(kind: str, known: list[str]) -> str:
-    """The kind that is meant. Raises BadInput with the names that are like it."""
+    """The kind that is meant: capitals do not matter, and a code of NVIDIA's that is not known is an `xid`.
+
+    Raises BadInput with the names that are like it.
+    """
+    import re
+
+    kind = kind.strip().lower()
     if kind in known:
         return kind
+    if re.fullmatch(r"xid[- ]?\d+", kind):
+        return next((name for name in known if name == f"xid-{kind[3:].strip('- ')}"), "xid")
     import difflib
 
     from ops.errors import BadInput

@@ -96,10 +96,12 @@ def _read(file: Path, progress: str) -> LogView:
     from ops.logs.tables import read_table
     from ops.model import LogView, Unknown
 
-    samples = read_table(file)
-    if samples is not None:
+    table = read_table(file)
+    if table is not None:
+        if torn := table.unread:
+            session.say(f"{len(torn)} row{'s' * (len(torn) > 1)} could not be read, the first is {torn[0]}: left out")
         info = file.stat()
-        return LogView(file, info.st_size, info.st_mtime, samples, ())
+        return LogView(file, info.st_size, info.st_mtime, table.samples, ())
     log = read_log(file, progress=progress, finished=True)
     if isinstance(log, Unknown):
         raise BadInput(log.reason)

@@ -1,68 +1,114 @@
 """Logged points from files that are no log: CSV, JSON lines, and the Trainer's `trainer_state.json`.
 
 m4's `{job_id}_logs.jsonl`: huggingface/smollm, vision/m4/training/trainer.py. `trainer_state.json`:
-huggingface/transformers, trainer_callback.py, `log_history`.
+huggingface/transformers, trainer_callback.py, `log_history`. wandb's history has `_step`, the table of one of its charts
+`"Step","RUN - train/loss"` (docs.wandb.ai, Export table data).
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from ops.errors import BadInput
 from ops.fields import LOSS, NORM, RATE, STEP
+from ops.logs.template import columns
 from ops.model import Sample
 
 TOTAL = re.compile(r"\s*(\d+)\s*/\s*(\d+)")
 """m4's `iteration` is the rendered progress, ` 4875/500000   0%`."""
+HINTS = {
+    ".csv": "name the columns in the first line: step,loss[,grad_norm,lr]; of a wandb chart export one run only",
+    ".jsonl": 'each line is an object with "step" and "loss", and may have "grad_norm" and "lr"',
+    ".json": 'a trainer_state.json has a list "log_history" of objects with "step" and "loss"',
+}
 
 
-def read_table(path: Path) -> tuple[Sample, ...] | None:
-    """The logged points of a table, or None if the file is a log. Raises BadInput for a table without losses."""
-    reader = _reader(path)
+class Table(Struct, frozen=True):
+    """The logged points of a file, and where the rows are that tell of none because they are torn or say no number.
+
+    A validation's row, which has no loss of the training, is none of those.
+    """
+
+    samples: tuple[Sample, ...]
+    unread: tuple[str, ...] = ()
+
+
+def read_table(path: Path) -> Table | None:
+    """What a table says, or None if the file is a log. Raises BadInput for a table without losses."""
+    suffix = path.suffix.lower()
+    reader = READERS.get(suffix)
     if reader is None:
         return None
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-            samples = tuple(reader(lines))
+            read = list(reader(lines))
     except (ValueError, csv.Error) as error:
-        raise BadInput(f"it is no {path.suffix.lstrip('.')}: {error}", str(path)) from error
+        raise BadInput(f"it is no {suffix.lstrip('.')}: {error}", str(path), HINTS[suffix]) from error
+    samples = tuple(row for row in read if isinstance(row, Sample))
+    unread = tuple(row for row in read if isinstance(row, str))
     if not samples:
-        raise BadInput("no row has a step and a loss", str(path), "name the columns step,loss[,grad_norm,lr]")
-    return samples
+        torn = f"; {len(unread)} could not be read, the first is {unread[0]}" if unread else ""
+        raise BadInput(f"no row has a step and a loss{torn}", str(path), HINTS[suffix])
+    return Table(samples, unread)
 
 
-def _reader(path: Path) -> Callable[[Iterable[str]], Iterator[Sample]] | None:
-    return {".csv": _csv, ".jsonl": _jsonl, ".json": _state}.get(path.suffix.lower())
+def _csv(lines: Iterable[str]) -> Iterator[Sample | str]:
+    rows = iter(lines)
+    named = columns(next(rows, "").encode())
+    parted = csv.reader(rows, delimiter=named.literal.decode())
+    for cells in parted:
+        said = named.said(cells)
+        numbers = {name: number for name, cell in said.items() if (number := named.number(cell)) is not None}
+        if cells:
+            yield from _row({**said, **numbers}, parted.line_num + 1, whole=len(cells) >= len(named.names))
 
 
-def _csv(lines: Iterable[str]) -> Iterator[Sample]:
-    for line, row in enumerate(csv.DictReader(lines), 2):
-        if sample := _sample({str(key).strip(): value for key, value in row.items()}, line):
-            yield sample
-
-
-def _jsonl(lines: Iterable[str]) -> Iterator[Sample]:
-    """A torn line is passed over: several writers share such a file."""
+def _jsonl(lines: Iterable[str]) -> Iterator[Sample | str]:
+    """Several writers share such a file: a line may be torn."""
     for line, text in enumerate(lines, 1):
         try:
             row = json.loads(text)
         except ValueError:
-            continue
-        if isinstance(row, dict) and row.get("set", "train") == "train" and (sample := _sample(row, line)):
-            yield sample
+            row = None
+        if text.strip():
+            yield from _row(row, line) if isinstance(row, dict) else (f"line {line}",)
 
 
-def _state(lines: Iterable[str]) -> Iterator[Sample]:
+def _state(lines: Iterable[str]) -> Iterator[Sample | str]:
     data = json.loads("".join(lines))
-    rows = data.get("log_history", ()) if isinstance(data, dict) else data
-    for row in rows:
-        if isinstance(row, dict) and (sample := _sample(row, 0)):
-            yield sample
+    rows = data.get("log_history") if isinstance(data, dict) else data
+    for row in rows if isinstance(rows, list) else ():
+        yield from _row(row, 0) if isinstance(row, dict) else (repr(row)[:60],)
+
+
+READERS: Mapping[str, Callable[[Iterable[str]], Iterator[Sample | str]]] = {
+    ".csv": _csv,
+    ".jsonl": _jsonl,
+    ".json": _state,
+}
+
+
+def _row(row: Mapping[str, Any], line: int, whole: bool = True) -> Iterator[Sample | str]:
+    """The sample of a row, or where one stands that has none but ought to; nothing of an evaluation's."""
+    if any(str(row.get(key, "")).startswith(("val", "eval", "test")) for key in ("set", "split", "mode")):
+        return
+    if sample := _sample(row, line):
+        yield sample
+    elif not whole or (_says(row, LOSS) and _says(row, STEP)):
+        yield f"line {line}" if line else repr(row)[:60]
+
+
+def _says(row: Mapping[str, Any], names: tuple[str, ...]) -> bool:
+    """Does it have words or a number under one of the names?"""
+    return any(isinstance(row.get(name), str | int | float) and str(row[name]).strip() for name in names)
 
 
 def _sample(row: Mapping[str, Any], line: int) -> Sample | None:
@@ -70,7 +116,7 @@ def _sample(row: Mapping[str, Any], line: int) -> Sample | None:
     rendered = next((match for key in STEP if (match := TOTAL.match(str(row.get(key, ""))))), None)
     step = int(rendered[1]) if rendered else next((fields[key] for key in STEP if key in fields), None)
     loss = next((fields[key] for key in LOSS if key in fields), None)
-    if step is None or loss is None or step != step:
+    if step is None or loss is None or not math.isfinite(step):
         return None
     return Sample(
         step=int(step),
@@ -89,5 +135,5 @@ def _number(value: object) -> float | None:
         return None
     try:
         return float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -9,7 +9,7 @@ from functools import cache
 from msgspec import Struct
 
 from ops.errors import BadInput
-from ops.fields import LOSS, STEP
+from ops.fields import LOSS, NORM, RATE, STEP
 from ops.logs.formats import NUMERAL, SCALE, SCALED, Progress, first
 
 _FIELD = re.compile(r"\{(\w*)\}")
@@ -21,34 +21,50 @@ class Columns(Struct, frozen=True):
 
     names: tuple[str, ...]
     literal: bytes = b","
+    """What parts the cells."""
 
     def read(self, text: str) -> Progress | None:
         """What a row says, or None if it has no step or no loss: a validation's, or the first line itself."""
-        cells = zip(self.names, cells_of(text), strict=False)
-        fields = {name: value for name, cell in cells if (value := _cell(cell)) is not None}
+        fields = {
+            name: value
+            for name, cell in self.said(_cells(text, self.literal.decode())).items()
+            if (value := self.number(cell)) is not None
+        }
         step, loss = (first(fields, names) for names in (STEP, LOSS))
         if step is None or loss is None or not math.isfinite(step):
             return None
         return Progress(int(step), None, {**fields, "loss": loss})
 
+    def said(self, cells: list[str]) -> dict[str, str]:
+        """The cells of one line by their names."""
+        return dict(zip(self.names, cells, strict=False))
+
+    def number(self, cell: str) -> float | None:
+        """What a cell says, if it is a number; where `;` parts the cells, the comma may be the decimal one."""
+        try:
+            return float(cell.replace(",", ".") if self.literal == b";" else cell)
+        except ValueError:
+            return None
+
 
 def columns(head: bytes) -> Columns:
-    """Those that a CSV's first line names."""
-    return Columns(tuple(name.strip() for name in cells_of(head.decode("utf-8-sig", "replace").strip("\r\n"))))
+    """Those that a CSV's first line names, parted by commas, semicolons or tabs.
+
+    The table of a wandb chart calls them `RUN - KEY`: of a single run they are called as the key is.
+    """
+    text = head.decode("utf-8-sig", "replace").strip("\r\n")
+    apart = max(",;\t", key=text.count)
+    names = [name.strip() for name in _cells(text, apart)]
+    keys = [name.rpartition(" - ")[2] for name in names]
+    known = {*LOSS, *NORM, *RATE}
+    plain = (key if key in known and keys.count(key) == 1 else name for name, key in zip(names, keys, strict=True))
+    return Columns(tuple(plain), apart.encode())
 
 
-def cells_of(text: str) -> list[str]:
-    """The cells of one line of a CSV."""
+def _cells(text: str, apart: str) -> list[str]:
     import csv
 
-    return next(csv.reader([text]), [])
-
-
-def _cell(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return next(csv.reader([text], delimiter=apart), [])
 
 
 class Template(Struct, frozen=True):
