@@ -80,6 +80,24 @@ def test_a_killed_program_is_told_with_the_node_that_srun_names_after_it(tmp_pat
     assert (found["kind"], found["severity"], found["line"], found["node"]) == ("task-killed", "CRITICAL", 2, "n7")
 
 
+def test_a_hang_that_ended_the_process_is_critical(tmp_path: Path) -> None:
+    rank = "[rank0]:[F1 ProcessGroupNCCL.cpp:1] [PG 0 (default_pg) Rank 0] "
+    hang = rank + "First PG on this rank that detected no heartbeat of its watchdog.\n"
+    end = (
+        rank + "Terminating the process after attempting to dump debug info, due to collective timeout or exception.\n"
+    )
+    assert [(f["kind"], f["severity"]) for f in incidents(tmp_path, STEP.format(5) + hang)] == [
+        ("nccl-hang", "WARNING")
+    ]
+    found = incidents(tmp_path, STEP.format(5) + hang + end)
+    assert [(f["kind"], f["severity"], f["rank"]) for f in found][-1] == ("nccl-timeout", "CRITICAL", 0)
+
+
+def test_a_task_that_crashed_was_not_killed(tmp_path: Path) -> None:
+    (found,) = incidents(tmp_path, STEP.format(5) + "srun: error: n5: task 12: Bus error\n")
+    assert (found["kind"], found["node"]) == ("crash", "n5")
+
+
 def test_what_training_survived_is_no_critical_matter(tmp_path: Path) -> None:
     on = "".join(STEP.format(n) for n in range(6, 12))
     trace = "Traceback (most recent call last):\n  File x\nValueError: of a helper thread\n"
@@ -190,6 +208,7 @@ def test_every_kind_that_is_raised_or_named_is_explained() -> None:
         raised |= set(re.findall(r"(?:kind=|Finding\(\s*)\"([a-z-]+)\"", source.read_text()))
     assert raised - set(kinds()) == set()
     assert {s.kind for s in SIGNATURES if s.kind} <= set(kinds())
+    assert all(len({s.kind for s in SIGNATURES if s.event == event}) == 1 for event in {s.event for s in SIGNATURES})
     for kind in kinds().values():
         assert kind.meaning and kind.action and kind.source and kind.confirm
         assert not kind.runbook or (ROOT / "runbooks" / f"{kind.runbook}.md").is_file()

@@ -60,7 +60,7 @@ def _event(name: str, text: str, match: re.Match[str], number: int, offset: int)
     value = groups.get("value") or ""
     if name == "xid":
         name = f"xid-{value}"
-    elif name == "task-died":
+    elif name in ("task-died", "task-crashed"):
         value = groups.get("node") or ""
     rank = groups.get("rank")
     return LogEvent(
