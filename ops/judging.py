@@ -26,6 +26,7 @@ class _Place(Struct):
     bench: detectors.Bench
     cursor: reader.Cursor | None = None
     end: LogView | None = None
+    unseen: bool = False
 
 
 def judge(seen: Snapshot, memory: Memory) -> Judged:
@@ -44,6 +45,7 @@ def judge(seen: Snapshot, memory: Memory) -> Judged:
     at.bench.measure(inside)
     at.bench.unread = measures.unread(places)
     seen = replace(seen, log=log)
+    at.bench.unseen = at.unseen
     found = at.bench.findings(seen)
     after = replace(memory, detectors=at.bench.dump(), measures=places)
     if at.cursor is not before and at.cursor and at.end:
@@ -68,9 +70,18 @@ def _follow(seen: Snapshot, at: _Place) -> bool:
     log, begun = seen.run.log, False
     if log is None or (at.cursor and reader.unchanged(log, at.cursor, seen.run.progress)):
         return False
+    moved = False
     for new, after in reader.read_batches(log, at.cursor, seen.run.progress):
-        if after.restarted and not begun:
-            begun, at.bench, at.end = True, detectors.Bench({}), None
+        if (after.restarted or after.moved) and not moved:
+            moved, at.unseen = True, after.unseen
+            begun = not after.moved or _again(at.end, new)
+            at.bench = detectors.Bench({}) if begun else at.bench.elsewhere()
+            at.end = None
         at.bench.take(new, seen)
         at.cursor, at.end = after, tail.joined(at.end, new)
     return begun
+
+
+def _again(before: LogView | None, new: LogView) -> bool:
+    """Does a new file begin at or before the first step that is remembered, so that it tells the history itself?"""
+    return bool(before and before.samples and new.samples and new.samples[0].step <= before.samples[0].step)

@@ -14,7 +14,7 @@ from test_detectors import bf16, healthy
 from ops import discovery
 from ops.judging import judge
 from ops.logs import read_log
-from ops.model import Finding, LogView, Snapshot
+from ops.model import Finding, LogView, Severity, Snapshot
 from ops.state import Memory
 
 NOISE = "some other output of a rank that says nothing of interest\n" * 60
@@ -145,3 +145,62 @@ def test_looking_after_every_piece_says_the_same(run: Path, tmp_path: Path) -> N
     at_once = judge(seen(copy), Memory())
     assert shown(judged.findings) == shown(at_once.findings)
     assert rows(judged.snapshot) == rows(at_once.snapshot)
+
+
+def begun(folder: Path, rows: int = 400) -> tuple[Path, Memory]:
+    """A run's log of so many quiet rows, and the memory after them."""
+    (folder / "logs").mkdir(parents=True)
+    log = folder / "logs" / "main_log.txt"
+    draw = random.Random(3)
+    log.write_text("".join(line(25 * (i + 1), 2 + draw.gauss(0, 0.01)) for i in range(rows)))
+    return log, judge(seen(folder), Memory()).memory
+
+
+def told(folder: Path, memory: Memory) -> tuple[list[str], Memory]:
+    judged = judge(seen(folder), memory)
+    kinds = ("loss", "node", "log")
+    return [f.kind for f in judged.findings if f.kind.startswith(kinds)], judged.memory
+
+
+@pytest.mark.parametrize(
+    "new", ["starting\n", line(25 * 402, 2.0), line(25 * 402, 2.8)], ids=["words", "step", "spike"]
+)
+def test_a_log_that_is_rotated_loses_no_line_and_no_noise(tmp_path: Path, new: str) -> None:
+    """What was written to the old file since the last look is read under its new name, its torn last line too."""
+    folder = tmp_path / "tr_1"
+    log, memory = begun(folder)
+    with log.open("a") as file:
+        file.write(line(25 * 401, 2.0) + "srun: error: Node failure on n42")
+    log.rename(log.with_name("main_log.txt.1"))
+    log.write_text(new)
+    kinds, memory = told(folder, memory)
+    assert "log-unseen" not in kinds
+    assert "node-failure" in kinds
+    with log.open("a") as file:
+        file.write(line(25 * 403, 2.9) + line(25 * 404, 3.0))
+    kinds, memory = told(folder, memory)
+    assert [kind[:5] for kind in kinds] == ["loss-", "node-"], (
+        "by the noise of 400 rows, of which the new file has none"
+    )
+    assert told(folder, memory)[1] == memory
+
+
+def test_what_was_cut_before_it_was_read_is_told(tmp_path: Path) -> None:
+    """Once; the noise stays known where the steps go on, and a file that begins at the start tells all itself."""
+    folder = tmp_path / "tr_1"
+    log, memory = begun(folder)
+    with log.open("r+") as file:
+        file.truncate(0)
+        file.write(line(25 * 390, 2.0))
+    first = judge(seen(folder), memory)
+    (unseen,) = (f for f in first.findings if f.kind == "log-unseen")
+    assert unseen.severity == Severity.WARNING
+    with log.open("a") as file:
+        file.write("".join(line(25 * (391 + i), 2.8 + i / 10) for i in range(3)))
+    kinds, memory = told(folder, first.memory)
+    assert [kind[:5] for kind in kinds] == ["loss-"]
+
+    log.write_text("".join(line(25 * (i + 1), 2.0) for i in range(9)))
+    kinds, memory = told(folder, memory)
+    assert kinds == ["log-unseen"]
+    assert memory.detectors == judge(seen(folder), Memory()).memory.detectors

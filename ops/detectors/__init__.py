@@ -65,6 +65,8 @@ LOOK: tuple[Callable[[Snapshot], tuple[Finding, ...]], ...] = (
     room.look,
 )
 
+PLACED = ("lr", "resume", "shift")
+"""Streams that compare a log's bytes with those at which changes were made."""
 VERSION = 4
 """Of the memory: one that another version wrote is not understood, and made again from the log."""
 WORST = (Severity.CRITICAL, Severity.UNKNOWN, Severity.WARNING, Severity.OK)
@@ -94,6 +96,8 @@ class Bench:
         self.inside = modules.Modules(memory.get("modules", {}))
         self.unread: tuple[tuple[str, str], ...] = ()
         """Files of the model's own series that could not be read, or not whole, and why."""
+        self.unseen = False
+        """Is the log another file than at the last look, and what was last written to that one lost?"""
 
     @classmethod
     def remembering(cls, memory: Mapping[str, Any]) -> Bench | None:
@@ -103,6 +107,11 @@ class Bench:
             return cls(memory) if whole and memory["version"] == VERSION else None
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             return None
+
+    def elsewhere(self) -> Bench:
+        """The same for a log that goes on in another file: what counts that file's bytes begins anew."""
+        kept = self.dump()
+        return Bench({name: memory for name, memory in kept.items() if name not in PLACED})
 
     def take(self, new: LogView | None, snapshot: Snapshot) -> None:
         """The log's next lines."""
@@ -124,6 +133,8 @@ class Bench:
         found += [finding for stream in self.streams.values() for finding in stream.findings(snapshot)]
         for look in LOOK:
             found += look(snapshot)
+        if self.unseen:
+            found.append(stall.unseen(snapshot))
         return tuple(sorted(found, key=lambda finding: WORST.index(finding.severity)))
 
     def dump(self) -> dict[str, Any]:

@@ -33,6 +33,21 @@ def _unknown(log: Unknown) -> Finding:
     return Finding("log-unknown", Severity.UNKNOWN, summary, runbook="log-stalled", actions=("m4ops status",))
 
 
+def unseen(snapshot: Snapshot) -> Finding:
+    """`log-unseen`: lines of the log were lost between two looks. It is told at once, and of one look."""
+    return Finding(
+        kind="log-unseen",
+        severity=Severity.WARNING,
+        summary="the log was cut or replaced since the last look: what was last written to the one before was never seen",
+        evidence=(
+            str(snapshot.run.log),
+            "`#SBATCH --open-mode=append` keeps a log at a requeue, and so does a log a job",
+        ),
+        runbook="log-stalled",
+        actions=("sacct -j JOBID",),
+    )
+
+
 def _stalled(snapshot: Snapshot, log: LogView, running: list[Job]) -> tuple[Finding, ...]:
     started = max((job.start for job in running if job.start is not None), default=0.0)
     age = snapshot.now - max(log.modified, started)

@@ -13,6 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,8 +45,8 @@ LITERALS = (*formats.LITERALS, *events.LITERALS)
 class Cursor(Struct, frozen=True):
     """Where reading stopped, and which file it was.
 
-    `restarted`: another file or other content was found, and read from 0. Whoever sees it forgets what it
-    concluded from the lines before.
+    `restarted`: another file or other content was found, and read from 0, without the rest of the one before. Whoever sees
+    it forgets what it concluded from the lines before, or goes on where the new ones do.
     """
 
     device: int
@@ -66,6 +67,11 @@ class Cursor(Struct, frozen=True):
     """When it was last written, in ns. With the same size and time there is nothing new."""
     quiet: bool = False
     """Was that long ago? Then its last line was looked at too, whether it has ended or not."""
+    moved: bool = False
+    """The log goes on in another file, which is read from 0: it was rotated, or the next job has one of its own. The rest
+    of the file before was read first, or is `unseen`."""
+    unseen: bool = False
+    """What was written to the file before since the last look could not be read: it is gone, or was cut."""
 
     def to_json(self) -> str:
         return json.dumps(to_builtins(self))
@@ -171,22 +177,50 @@ def read_new(path: Path, cursor: Cursor | None, progress: str = "") -> tuple[Log
 
 
 def read_batches(path: Path, cursor: Cursor | None, progress: str = "") -> Iterator[tuple[LogView, Cursor]]:
-    """The same block by block, at least once: memory does not grow with the file. Raises OSError."""
+    """The same block by block, at least once: memory does not grow with the file. Raises OSError.
+
+    Where a file was rotated by a new name in its folder, its rest comes first.
+    """
     with _open(path) as handle:
         info = os.fstat(handle.fileno())
-        same = cursor is not None and cursor.own == progress and _same(handle, info, cursor)
-        start = cursor if cursor and same else None
-        look = Look.at(handle, path, info.st_size - (start.offset if start else 0), progress)
-        found = _Found(look, start.offset, start.line, place=_place(start)) if start else _Found(look, 0, 0)
-        restarted = cursor is not None and not same
-        more = True
-        while more:
-            begin = found.offset
-            more = _block(handle, found, info.st_size)
-            if not more:
-                _rest(handle, found, info)
-            yield _view(path, info, found, begin), _cursor(handle, info, found, restarted, progress)
-            found = _Found(look, found.offset, found.line, place=found.place, seen=found.seen)
+        known = cursor is not None and cursor.own == progress
+        if cursor is None or (known and _same(handle, info, cursor)):
+            yield from _batches(handle, path, cursor, progress)
+            return
+        before = _renamed(path, cursor) if known else None
+        if before:
+            with _open(before) as rest:
+                yield from _batches(rest, before, cursor, progress, finished=True)
+        begun = {"restarted": not before, "moved": known, "unseen": known and not before}
+        for new, after in _batches(handle, path, None, progress):
+            yield new, replace(after, **begun)
+
+
+def _batches(
+    handle: BinaryIO, path: Path, start: Cursor | None, progress: str, finished: bool = False
+) -> Iterator[tuple[LogView, Cursor]]:
+    info = os.fstat(handle.fileno())
+    look = Look.at(handle, path, info.st_size - (start.offset if start else 0), progress)
+    found = _Found(look, start.offset, start.line, place=_place(start)) if start else _Found(look, 0, 0)
+    more = True
+    while more:
+        begin = found.offset
+        more = _block(handle, found, info.st_size)
+        if not more:
+            _rest(handle, found, info, finished)
+        yield _view(path, info, found, begin), _cursor(handle, info, found, progress)
+        found = _Found(look, found.offset, found.line, place=found.place, seen=found.seen)
+
+
+def _renamed(path: Path, cursor: Cursor) -> Path | None:
+    """The file of the cursor under its new name in the same folder."""
+    with os.scandir(path.parent) as folder:
+        others = [Path(entry.path) for entry in folder if entry.inode() == cursor.inode and entry.name != path.name]
+    for other in others:
+        with suppress(OSError), _open(other) as handle:
+            if _same(handle, os.fstat(handle.fileno()), cursor):
+                return other
+    return None
 
 
 def unchanged(path: Path, cursor: Cursor, progress: str = "") -> bool:
@@ -206,7 +240,7 @@ def _place(cursor: Cursor) -> Place:
     return Place(*cursor.progress) if cursor.progress else Place()
 
 
-def _cursor(handle: BinaryIO, info: os.stat_result, found: _Found, restarted: bool, own: str) -> Cursor:
+def _cursor(handle: BinaryIO, info: os.stat_result, found: _Found, own: str) -> Cursor:
     size = min(HEAD, found.offset)
     return Cursor(
         device=info.st_dev,
@@ -215,7 +249,6 @@ def _cursor(handle: BinaryIO, info: os.stat_result, found: _Found, restarted: bo
         line=found.line or 0,
         head=_fingerprint(handle, size),
         head_size=size,
-        restarted=restarted,
         progress=astuple(found.place),
         own=own,
         size=info.st_size,
