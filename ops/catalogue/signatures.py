@@ -148,9 +148,9 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("launch-failure", "execve()", _STEPD + r"execve\(\)"),
     # The kernel and the NVIDIA driver.
     _s("segfault", "segfault at ",
-       r"(?:.*kernel: )?(?:\[[^\]]*\] ?)*(?:(?:python|pt_|torchrun|accelerate|deepspeed)[^\s\[]*\[\d+\]: segfault at .*"
-       r"|\S+\[\d+\]: segfault at .* in (?:libcu|libnccl|libtorch|libc10|libnvidia).*)", "crash"),
-    _s("xid-154-reset", "NVRM: Xid", _NVRM + r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<value>154), .* to (?:0x\w+ )?\(?"
+       r"(?:.*kernel: )?(?:\[[^\]]*\] ?){0,3}(?:(?:python|pt_|torchrun|accelerate|deepspeed)[\w.:/-]{0,60}\[\d+\]: segfault at .*"
+       r"|[\w.:/-]{1,60}\[\d+\]: segfault at .* in (?:libcu|libnccl|libtorch|libc10|libnvidia).*)", "crash"),
+    _s("xid-154-reset", "NVRM: Xid", _NVRM + r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<value>154), .{0,99} to (?:0x\w+ )?\(?"
        r"(?:Node Reboot|OS Reboot|GPU Reset|Drain and Reset)"),
     _s("xid", "NVRM: Xid", _NVRM + r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<value>\d+)"),
     _s("gpu-lost", "fallen off the bus|GPU is lost|Unable to determine the device handle",
@@ -169,10 +169,10 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("shm", "insufficient shared memory|is killed by signal",
        r"(?:ERROR: Unexpected bus error encountered in worker|" + _ERROR + r"DataLoader worker \(pid[^)]*\) is killed by signal)"),
     _s("disk-full", "No space left on device|Disk quota exceeded|[Errno 28]|[Errno 122]",
-       r"(?:[\w./ -]+: )*" + _ERROR + r"(?:\[Errno (?:28|122)\] |\S[^\"']*: )?(?:No space left on device|Disk quota exceeded)"),
+       r"(?:[\w./ -]+: ){0,6}" + _ERROR + r"(?:\[Errno (?:28|122)\] |\S[^\"']*: )?(?:No space left on device|Disk quota exceeded)"),
     _s("fs-error", "Stale file handle|[Errno 5]|[Errno 108]|[Errno 116]|Transport endpoint is not|LustreError:",
-       r"(?!srun|slurm)(?:[\w./ -]+: )*(?:" + _ERROR + r"(?:\[Errno (?:5|116|108)\]|\[Errno 107\] [\w ]+: '/)|.*kernel: .*LustreError: "
-       r"|(?:\[[^\]]*\] ?)*LustreError: [\d(]"
+       r"(?!srun|slurm)(?:[\w./ -]+: ){0,6}(?:" + _ERROR + r"(?:\[Errno (?:5|116|108)\]|\[Errno 107\] [\w ]+: '/)|.*kernel: .*LustreError: "
+       r"|(?:\[[^\]]*\] ?){0,3}LustreError: [\d(]"
        r"|(?:\S[^\"']*: |\S+: cannot [\w ]+ '[^']+': |)(?:Stale file handle|Transport endpoint is not connected)$)"),
     _s("loss-scale-minimum", "loss scale already at minimum|Minimum loss scale reached",
        r"(?:.*loss scale already at minimum|" + _ERROR + r"(?:AMP: )?Minimum loss scale reached \()"),

@@ -123,7 +123,7 @@ FORMATS: tuple[Format, ...] = (
     Format("epochs", "poch", rf"[Ee]poch\W{{0,3}}(?P<epoch>\d+)(?:/\d+)?\W{{1,4}}(?:[Ii]teration|[Ii]ter|[Bb]atch|[Ss]tep)\W{{0,2}}{_STEP}\s*/\s*{_TOTAL}\b", words),
     Format("m4's logs.jsonl", '"iteration": "', rf'^(?=\{{(?!{_VALIDATION}).*"iteration": "\s*{_STEP}/{_TOTAL}\b)', document),
     Format("JSON lines", '{"', rf'^(?=\s*\{{(?!{_VALIDATION})")', document),
-    Format("Trainer", "'loss':", r"(?=\{'loss': |\{'[\w/.-]+': [^{}]*'loss': [^{}]*'epoch': )", words),
+    Format("Trainer", "'loss':", r"(?=\{'loss': |\{'[\w/.-]+': (?=[^{}]*'epoch': )[^{}]*'loss': )", words),
     Format("tqdm", " [", rf"(?:\b[Ee]poch (?P<epoch>\d+).*?)?\b{_STEP}/{_TOTAL} \[{_BAR_LOSS}", words),
 )  # fmt: skip
 LATER = re.compile(
