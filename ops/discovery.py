@@ -6,7 +6,8 @@ Order: `--run`, `M4OPS_RUN`, then upwards from the current folder. Any existing 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from ops.checkpoints import layouts
 from ops.errors import BadInput, RunNotFound
 from ops.model import DISCARDED, M4, Layout, Run
 
+_OF_JOB = r"%\d*[AaJjNnstuxb]"
+"""What stands for the job in the names of its files (Slurm, sbatch, filename pattern)."""
 _YAML_KEYS = ("kill_switch_path", "save_switch_path")
 
 
@@ -137,7 +140,7 @@ def describe(folder: Path) -> tuple[Run, cfg.Config]:
     run = Run(
         dir=save_dir,
         name=name,
-        log=place("log", _log(save_dir)),
+        log=_said_log(folder, config.log) if config.log else _log(save_dir),
         evals=_followed(place("evals", evals if os.path.isfile(evals) else None)),
         kill_switch=place("kill_switch", said.get("kill_switch_path")),
         save_switch=place("save_switch", said.get("save_switch_path")),
@@ -169,10 +172,26 @@ def _log(save_dir: Path) -> Path | None:
     try:
         if main.is_file():
             return main
-        outs = sorted((save_dir / "logs").glob("*.out"), key=lambda p: p.stat().st_mtime)
+        return _newest((save_dir / "logs").glob("*.out"))
     except OSError:  # whoever reads it learns why
         return main
-    return outs[-1] if outs else None
+
+
+def _said_log(folder: Path, said: str) -> Path:
+    """The log that m4ops.toml names: of a pattern the newest file, or the pattern itself while there is none."""
+    path = Path(os.path.abspath(folder / said))
+    if not any(sign in said for sign in "*?[%") or path.exists():
+        return path
+    from glob import glob
+
+    with suppress(OSError):
+        found = glob(re.sub(_OF_JOB, "*", said), root_dir=folder)
+        return _newest(Path(os.path.abspath(folder / name)) for name in found) or path
+    return path
+
+
+def _newest(files: Iterable[Path]) -> Path | None:
+    return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
 
 def _trainer_paths(save_dir: Path) -> dict[str, Path]:

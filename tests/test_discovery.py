@@ -1,5 +1,6 @@
 """Which run a command means: any existing SAVE_DIR, without configuration."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,17 @@ def test_a_wrong_configuration_is_an_error_that_says_what_is_meant(save_dir, tex
         discovery.find(str(save_dir), save_dir, {})
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("said", ["logs/slurm-*.out", "logs/%x-%j.out", "logs/slurm-%A.out", "logs/slurm-[12].out"])
+def test_one_log_a_job_is_named_by_a_pattern(tmp_path: Path, said: str) -> None:
+    (tmp_path / "m4ops.toml").write_text(f'log = "{said}"\n')
+    (tmp_path / "logs").mkdir()
+    logs = [tmp_path / "logs" / name for name in ("slurm-1.out", "slurm-2.out", "other.err")]
+    assert discovery.describe(tmp_path)[0].log == tmp_path / said, "there is none yet"
+    for newest in logs[:2]:
+        for log in logs:
+            log.write_text("")
+            os.utime(log, (1000, 2000 if log == newest else 1000))
+        os.utime(logs[2], (1000, 3000))
+        assert discovery.describe(tmp_path)[0].log == newest

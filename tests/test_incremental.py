@@ -204,3 +204,18 @@ def test_what_was_cut_before_it_was_read_is_told(tmp_path: Path) -> None:
     kinds, memory = told(folder, memory)
     assert kinds == ["log-unseen"]
     assert memory.detectors == judge(seen(folder), Memory()).memory.detectors
+
+
+def test_one_log_a_job_is_followed_from_one_to_the_next(tmp_path: Path) -> None:
+    folder = tmp_path / "tr_1"
+    log, memory = begun(folder)
+    (folder / "m4ops.toml").write_text('log = "logs/slurm-%j.out"\n')
+    log.rename(log.with_name("slurm-1.out"))
+    kinds, memory = told(folder, memory)
+    assert not kinds, "the same file under its new name"
+    with log.with_name("slurm-1.out").open("a") as file:
+        file.write(line(25 * 401, 2.0) + "srun: error: Node failure on n42\n")
+    log.with_name("slurm-2.out").write_text(line(25 * 390, 2.8) + line(25 * 391, 2.9) + line(25 * 392, 3.0))
+    os.utime(log.with_name("slurm-1.out"), (1000, 1000))
+    kinds, memory = told(folder, memory)
+    assert sorted(kind[:5] for kind in kinds) == ["loss-", "node-"]
