@@ -267,6 +267,9 @@ class Checkpoint(Struct, frozen=True):
     """Its folder; in layouts of single files its file, or the first of several."""
     problems: tuple[str, ...] = ()
     stray: tuple[str, ...] = ()
+    """Files that do not belong there, and change what a resume loads."""
+    idle: tuple[str, ...] = ()
+    """Files that do not belong there, and that nothing loads."""
     markers: tuple[str, ...] = ()
     saved: float | None = None
     size: int | None = None

@@ -148,8 +148,31 @@ def test_a_malicious_pickle_is_not_run(run: Run, tmp_path: Path, inside: bool) -
 def test_a_stray_file_in_a_checkpoint(run: Run) -> None:
     shutil.copy(run.state(20), run.state(20, "custom_checkpoint_0.pkl.orig"))
     for words in (TO_20, ("scale-lr", "0.5", "--at", "20"), ("reset-wandb", "--at", "20")):
-        refused(run, *words, saying=("custom_checkpoint_0.pkl.orig", "no contract names", "move them out"))
+        refused(run, *words, saying=("custom_checkpoint_0.pkl.orig", "change what a resume loads", "move them out"))
     run.done("rewind", "--to", "30", "-y")
+
+
+def test_a_stray_file_that_ends_the_job_and_one_that_nothing_loads(run: Run) -> None:
+    shutil.copy(run.state(20), run.state(20, "custom_checkpoint_00.pkl"))
+    run.state(30, "notes.txt").write_text("spiked here")
+    refused(run, *TO_20, saying=("custom_checkpoint_00.pkl", "ends the job"))
+    assert run.m4ops("verify-checkpoint", "20").code == 2
+    run.done("rewind", "--to", "30", "-y")
+    said = run.m4ops("checkpoints").out
+    assert "nothing loads it: accelerator_state/notes.txt" in said
+    assert "notes.txt" not in run.m4ops("check", "--json").out
+
+
+def test_a_gap_among_what_accelerate_loads_by_number(run: Run) -> None:
+    run.state(20).rename(run.state(20, "custom_checkpoint_1.pkl"))
+    refused(run, *TO_20, saying=("custom_checkpoint_0.pkl is missing",))
+    assert run.m4ops("verify-checkpoint", "20").code == 2
+
+
+def test_what_a_layout_tells_of_opened_files_is_also_verified(run: Run) -> None:
+    run.state(20).write_bytes(b"cposix\nsystem\n(S'true'\ntR.")
+    for how in ((), ("--deep",)):
+        assert run.m4ops("verify-checkpoint", *how, "20").code == 2
 
 
 def test_what_nfs_leaves_of_an_open_file_is_no_stray(run: Run) -> None:

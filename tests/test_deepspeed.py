@@ -135,7 +135,7 @@ def a_scheduler_that_the_engine_steps_is_no_missing_one(sharded: Sharded, stage:
     run = sharded.run("fresh", stage)
     state = run / f"opt_step-{SAVED}" / "accelerator_state"
     (state / "custom_checkpoint_0.pkl").unlink()
-    assert "(the LR scheduler) is missing" in runs.m4ops("--run", str(run), "checkpoints").out
+    assert "(the LR scheduler) is missing" in runs.m4ops("--run", str(run), "checkpoints", "--json").out
     for shard in (state / "pytorch_model").glob("*_model_states.pt"):
         torch.save(
             {**torch.load(shard, weights_only=False), "lr_scheduler": {"last_batch_iteration": SAVED - 1}}, shard

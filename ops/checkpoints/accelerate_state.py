@@ -16,13 +16,24 @@ _BELONGS = re.compile(
     r"|pytorch_model_fsdp_\d+|optimizer_\d+"
     r"|\.nfs[0-9a-f]+"  # what NFS leaves of a removed file that is still open; no loader takes it
 )
+HARMLESS = "no version of Accelerate or DeepSpeed loads it"
+_END = "ends the job"
 _SHARD = re.compile(
     r"(?:bf16_|fp16_)?zero_pp_rank_\d+_mp_rank_\d+_(?:model|optim)_states\.pt|mp_rank_\d+_model_states\.pt|\.nfs[0-9a-f]+"
 )
 
 
 def strays(state: Path) -> tuple[str, ...]:
-    """Files where Accelerate and DeepSpeed load from that no contract names (`custom_checkpoint_0.pkl.orig`)."""
+    """Files that no contract names, and that change what is loaded from there (`custom_checkpoint_0.pkl.orig`)."""
+    return tuple(name for name in _foreign(state) if effect(name) != HARMLESS)
+
+
+def idle(state: Path) -> tuple[str, ...]:
+    """Files that no contract names, and that nothing loads."""
+    return tuple(name for name in _foreign(state) if effect(name) == HARMLESS)
+
+
+def _foreign(state: Path) -> tuple[str, ...]:
     found = sorted(n for n in names(state) if not _BELONGS.fullmatch(n))
     shards = names(state / "pytorch_model") if (state / "pytorch_model").is_dir() else frozenset()
     return tuple(found + [f"pytorch_model/{n}" for n in sorted(shards) if not _SHARD.fullmatch(n)])
@@ -37,14 +48,19 @@ def effect(name: str) -> str:
     """
     file = name.rpartition("/")[2]
     if re.fullmatch(r"custom_checkpoint_\d+\.pkl", file):
-        return "Accelerate up to 0.20.3 then loads no scheduler, in silence; from 0.21 on it ends the job"
+        return f"Accelerate up to 0.20.3 then loads no scheduler, in silence; from 0.21 on it {_END}"
     if "custom_checkpoint" in file:
         return "Accelerate up to 0.20.3 then loads no scheduler, in silence; from 0.21 on it is ignored"
     if "mp_rank_" in file and file.endswith("_model_states.pt"):
-        return "DeepSpeed takes it for a rank's, and ends the job"
+        return f"DeepSpeed takes it for a rank's, and {_END}"
     if file.endswith("_optim_states.pt"):
         return "a resume ignores it, zero_to_fp32.py ends with an error"
-    return "no version of Accelerate or DeepSpeed loads it"
+    return HARMLESS
+
+
+def _ends(name: str) -> bool:
+    """Whether a foreign file ends the job that resumes, by what is installed today."""
+    return effect(name).endswith(_END)
 
 
 def has_scheduler(state: Path) -> bool:
@@ -57,6 +73,10 @@ def problems(state: Path, deep: bool) -> list[str]:
     """What a resume would miss; looked into `deep`, also what is wrong with each file."""
     inside = names(state)
     found = shard_problems(state / "pytorch_model") if "pytorch_model" in inside else _plain(inside)
+    numbers = {int(m[1]) for n in inside if (m := re.fullmatch(r"custom_checkpoint_(0|[1-9]\d*)\.pkl", n))}
+    gaps = sorted(set(range(max(numbers, default=-1))) - numbers)
+    found += [f"custom_checkpoint_{n}.pkl is missing, and a later one is there: the load ends the job" for n in gaps]
+    found += [f"{name} does not belong here: {effect(name)}" for name in strays(state) if _ends(name)]
     if deep:
         files = [
             f

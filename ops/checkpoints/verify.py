@@ -41,7 +41,10 @@ def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
     """Everything that is wrong with a checkpoint that a layout found."""
     root, mine = checkpoint.home, state_files(checkpoint)
     found = [Fault("", what) for what in checkpoint.problems]
-    found += [Fault(name, f"does not belong here: {accelerate_state.effect(name)}", False) for name in checkpoint.stray]
+    foreign = [
+        n for n in (*checkpoint.stray, *checkpoint.idle) if not any(p.startswith(n) for p in checkpoint.problems)
+    ]
+    found += [Fault(name, f"does not belong here: {accelerate_state.effect(name)}", False) for name in foreign]
     files: dict[Path, TorchFile] = {}
     for path in mine:
         wrong = structure(path)
@@ -68,7 +71,7 @@ def state_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
     """The files that a resume loads, in order of their names; strays are not among them."""
     if checkpoint.files:
         return checkpoint.files
-    strays = {checkpoint.path / name for name in checkpoint.stray}
+    strays = {checkpoint.path / name for name in (*checkpoint.stray, *checkpoint.idle)}
     state = about.state_folder(checkpoint.path)
     wanted = (*_TORCH, ".safetensors")
     return tuple(sorted(p for p in state.rglob("*") if p.suffix in wanted and p.is_file() and p not in strays))

@@ -74,6 +74,7 @@ def verify_checkpoint(ctx: click.Context, words: tuple[str, ...], deep: bool, as
         more = elsewhere.given(ctx, ("words",))
         tasks = [Task(c.path.name, ("--run", str(run.dir), "verify-checkpoint", str(c.step), *more)) for c in chosen]
         return elsewhere.end(elsewhere.sent(ctx, run, config, tasks, (where, flags)))
+    chosen = looked_into(run, chosen)
     checked: dict[Path, Sequence[Fault]] = {c.path: verify.faults(c) for c in chosen}
     if deep:
         read = read_all(run, chosen)
@@ -111,6 +112,17 @@ def _chosen(run: Run, steps: list[int], several: bool = False) -> list[Checkpoin
             "m4ops checkpoints lists them",
         )
     return [by_step[s] for s in sorted(set(steps))]
+
+
+def looked_into(run: Run, chosen: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The checkpoints with the problems that their layout tells only of files it has opened. Raises OpsError."""
+    from ops.checkpoints import layouts
+
+    steps = frozenset(c.step for c in chosen)
+    found = layouts.read(run, steps)
+    if isinstance(found, Unknown):
+        raise OpsError(f"the checkpoints are UNKNOWN: {found.reason}", str(run.dir))
+    return [c for c in found if c.step in steps]
 
 
 # -- every byte, once ------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def _verify(run: Run, step: Step, checkpoint: Checkpoint, alive: Callable[[], No
     from ops.checkpoints import verify
     from ops.cli import checkpoint as command
 
-    faults = list(verify.faults(checkpoint))
+    faults = [f for seen in command.looked_into(run, [checkpoint]) for f in verify.faults(seen)]
     if step.how == "deep":
         faults += [f for f in command.read_all(run, [checkpoint], alive)[checkpoint.path] if f not in faults]
     if sure := [f for f in faults if f.sure]:

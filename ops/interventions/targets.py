@@ -78,10 +78,9 @@ def resumable(snapshot: Snapshot, step: int) -> Checkpoint:
         )
     if found.stray:
         raise Refused(
-            f"{found.name} holds files that no contract names: {', '.join(found.stray)}; "
-            "old Accelerate then silently skips the scheduler's state",
+            f"{found.name} holds files that change what a resume loads: {', '.join(found.stray)}",
             str(found.path),
-            "move them out of the checkpoint first",
+            f"m4ops verify-checkpoint {found.step} tells what each does; move them out of the checkpoint first",
         )
     return found
 

@@ -127,8 +127,8 @@ def checkpoints_json(snapshot: Snapshot) -> Data:
     """`m4ops.checkpoints/1`: every checkpoint of the run, by step.
 
     - `schema`, `run`, `time`, `user`; `pointer`: as in `m4ops.status/1`
-    - `checkpoints`: list of {`step`, `path`, `complete`, `problems`, `stray`: files that do not belong there,
-      `markers`, `saved`, `size_bytes` or null, `wandb_id`: empty when the resume makes a new run,
+    - `checkpoints`: list of {`step`, `path`, `complete`, `problems`, `stray`: files that do not belong there
+      and change what is loaded, `idle`: such that nothing loads, `markers`, `saved`, `size_bytes` or null, `wandb_id`: empty when the resume makes a new run,
       `resumed_next`: whether the pointer names it, `checked`: null, or the newest look at its files
       while they were as they are ({`time`, `deep`: at every byte, `faults`, `doubts`}), `pushed`: where a copy was pushed to, or empty,
       `stale`: files that are no longer what that copy holds}
@@ -310,6 +310,7 @@ def _checkpoint(checkpoint: Checkpoint, snapshot: Snapshot) -> Data:
         "problems": list(checkpoint.problems),
         "checked": looked and {**to_builtins(looked), "time": words.iso(looked.time)},
         "stray": list(checkpoint.stray),
+        "idle": list(checkpoint.idle),
         "markers": list(checkpoint.markers),
         "pushed": checkpoint.pushed,
         "stale": list(checkpoint.stale),

@@ -27,6 +27,7 @@ def checkpoints_text(snapshot: Snapshot, color: bool = False, width: int = 100) 
         for kind, names in (
             ("missing or damaged", checkpoint.problems),
             ("does not belong here", checkpoint.stray),
+            ("lies there, and nothing loads it", checkpoint.idle),
             ("suspect", _doubts(checkpoint)),
             (f"the copy in {clean(checkpoint.pushed)} is stale (m4ops push): changed since", checkpoint.stale),
         ):

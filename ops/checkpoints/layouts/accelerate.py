@@ -82,6 +82,7 @@ def _checkpoint(number: int, path: Path, deep: bool) -> Checkpoint:
         path=path,
         problems=tuple(accelerate_state.problems(path, deep)),
         stray=accelerate_state.strays(path),
+        idle=accelerate_state.idle(path),
         saved=modified(path),
         size=size(path) if deep else None,
         infos=None,

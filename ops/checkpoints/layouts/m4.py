@@ -109,7 +109,8 @@ def _checkpoint(step: int, path: Path, deep: bool, parent: str) -> Checkpoint:
         step=step,
         path=path,
         problems=tuple(problems),
-        stray=strays(path),
+        stray=_named(accelerate_state.strays(path / STATE)),
+        idle=_named(accelerate_state.idle(path / STATE)),
         markers=tuple(
             sorted(n for n in inside if n.startswith(("finished-", "started-", "run_evals_", "start_run_evals_")))
         ),
@@ -157,6 +158,5 @@ def _state_problems(path: Path, deep: bool) -> list[str]:
     return missing + [f"{STATE}/{p}" for p in accelerate_state.problems(path / STATE, deep)]
 
 
-def strays(path: Path) -> tuple[str, ...]:
-    """Files where Accelerate and DeepSpeed load from that no contract names (`custom_checkpoint_0.pkl.orig`)."""
-    return tuple(f"{STATE}/{name}" for name in accelerate_state.strays(path / STATE))
+def _named(files: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{STATE}/{name}" for name in files)
