@@ -247,6 +247,8 @@ class StateFile(Struct, frozen=True):
     """By which its schedulers count their steps."""
     scheduler: Mapping[str, Any] | None = None
     """The state of the one scheduler it holds, as plain values."""
+    stride: int | Unknown = 1
+    """How often that scheduler counts for one optimizer step."""
 
 
 class Checked(Struct, frozen=True):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import runs
 import torch
+import two_ranks
 from runs import Run
 from torch.optim import lr_scheduler as t
 
@@ -226,3 +227,25 @@ def test_deepspeeds_own_scheduler_is_changed_in_its_config(run: Run) -> None:
     assert run.tree() == before
     config.write_text(text.replace("0.0003", '"auto"'))
     assert "which the trainer fills in" in run.m4ops("scale-lr", "0.5", "--at", "30", "-y").err
+
+
+# -- a scheduler that Accelerate prepared ------------------------------------------------------------------
+
+
+def test_the_plan_knows_that_accelerate_steps_a_prepared_scheduler_once_for_every_process(tmp_path: Path) -> None:
+    two_ranks.launch("prepared_trainer.py", str(tmp_path))
+    place = ("--run", str(tmp_path / "run"))
+    for words in (
+        ("scale-lr", "0.5"),
+        ("set-lr", "1e-4"),
+        ("shift-schedule", "--to-step", "30"),
+        ("rewind", "--to", "0", "--scale-lr", "0.5"),
+    ):
+        said = " ".join(runs.m4ops(*place, *words, "--dry-run").out.split())
+        shown = re.findall(r"([\d.e-]+) → [\d.e-]+", said.partition("LR in the next steps: ")[2])[:5]
+        for rank in (0, 1):
+            real = json.loads((tmp_path / f"lrs.{rank}").read_text())
+            assert [float(lr) for lr in shown] == pytest.approx(real, rel=1e-5), words
+    assert runs.m4ops(*place, "shift-schedule", "--to-step", "30", "-y").code == 0
+    again = " ".join(runs.m4ops(*place, "scale-lr", "0.5", "--dry-run").out.split())
+    assert "its scheduler stands at 30 after 5 optimizer steps of 2 processes" in again

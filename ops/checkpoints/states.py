@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ops.checkpoints import lr, moments, statefile
 from ops.checkpoints.patch import Splice
@@ -19,6 +20,8 @@ WHOLE = 16 << 20
 """Bytes up to which a state file's fingerprint covers all of it."""
 TAIL = 4 << 20
 """Of a larger zip the end is hashed: its central directory holds the CRC-32 of every record."""
+
+_PREPARED = re.compile(r"scheduler(_\d+)?\.bin")
 
 
 class Numbered(Protocol):
@@ -42,23 +45,43 @@ def read(checkpoint: Checkpoint) -> tuple[StateFile, ...] | Unknown:
 
     try:
         paths = layouts.state_files(checkpoint)
-        return tuple(_state_file(path, path.relative_to(checkpoint.home).as_posix()) for path in paths)
+        return tuple(_state_file(path, path.relative_to(checkpoint.home).as_posix(), paths) for path in paths)
     except OpsError as error:
         return Unknown(f"{error.what}" + (f" ({error.where})" if error.where else ""))
     except OSError as error:
         return Unknown(f"{error.filename}: {error.strerror}")
 
 
-def _state_file(path: Path, name: str) -> StateFile:
+def _state_file(path: Path, name: str, paths: Sequence[Path]) -> StateFile:
     file = statefile.read(path)
+    scheduler = lr.scheduler_of(file)
     return StateFile(
         name,
         fingerprint(path),
         lr.sites_of(file, name),
         _moments(file),
         lr.counters_of(file, name),
-        lr.scheduler_of(file),
+        scheduler,
+        _stride(path, scheduler, paths) if scheduler else 1,
     )
+
+
+def _stride(path: Path, scheduler: Mapping[str, Any], paths: Sequence[Path]) -> int | Unknown:
+    """Accelerate steps a scheduler that it prepared once for every process, unless `split_batches` is set.
+
+    Source: accelerate `scheduler.py`. It saves such a one as `scheduler.bin`, and random states for every process.
+    """
+    processes = len(list(path.parent.glob("random_states_*.pkl")))
+    count = scheduler.get("last_epoch")
+    if processes < 2 or not isinstance(count, int) or not _PREPARED.fullmatch(path.name):
+        return 1
+    from ops.checkpoints.about import optimizer_steps
+
+    steps = {n for p in paths if not lr.holds_scheduler(p.name) for n in optimizer_steps(statefile.read(p))}
+    most = max(steps, default=0)
+    if most and count in (most, most * processes):
+        return count // most
+    return Unknown(f"its scheduler stands at {count} after {most} optimizer steps of {processes} processes")
 
 
 def _moments(file: TorchFile) -> tuple[Span, ...] | Unknown:

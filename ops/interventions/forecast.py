@@ -49,7 +49,10 @@ def ahead(
     """The LR of each group in the next steps with the new numbers. Without a scheduler it stays."""
     if holder is None or holder.scheduler is None:
         return tuple(tuple(g["lr"] for g in rates) for _ in range(steps))
-    return schedules.ahead(edited(holder, new), rates, steps)
+    if isinstance(stride := holder.stride, Unknown):
+        return stride
+    found = schedules.ahead(edited(holder, new), rates, (steps - 1) * stride + 1)
+    return found if isinstance(found, Unknown) else found[::stride]
 
 
 def edited(holder: StateFile, new: Values) -> schedules.State:
