@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from ops.model import LogEvent, LogView, Sample
 
 BYTES = 1 << 18
@@ -30,15 +32,21 @@ def joined(before: LogView | None, new: LogView) -> LogView:
 
 
 def to_json(view: LogView) -> dict[str, Any]:
-    """The end as plain JSON, the names of the fields once for all samples."""
+    """The end as plain JSON, the names of the fields once for all samples, without secrets."""
     names = list(dict.fromkeys(name for s in view.samples for name in s.fields))
     return {
         "begin": view.begin,
         "samples": [[getattr(s, name) for name in _SAMPLE] for s in view.samples],
         "names": names,
         "fields": [[s.fields.get(name) for name in names] for s in view.samples],
-        "events": [[getattr(e, name) for name in _EVENT] for e in view.events],
+        "events": [[getattr(e, name) for name in _EVENT] for e in map(_redacted, view.events)],
     }
+
+
+def _redacted(event: LogEvent) -> LogEvent:
+    from ops.secrecy import redact
+
+    return replace(event, text=redact(event.text))
 
 
 def from_json(data: Mapping[str, Any], path: Path, size: int, modified: float) -> LogView:
