@@ -1,11 +1,16 @@
 """Whose checkpoints a folder holds, and what m4ops says where it cannot tell."""
 
 import json
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import runs
 import torch
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
 from ops import evals
 from ops.checkpoints import layouts
@@ -127,3 +132,53 @@ def test_evaluations_beyond_a_rewind_are_rolled_back_whatever_the_checkpoints_ar
     said = runs.m4ops("--run", str(tmp_path), "rewind", "--to", "5", "-y")
     assert said.code == 0, said.err
     assert (tmp_path / "evals.jsonl").read_text() == lines[0] + "\n"
+
+
+def fsdp(place: Path) -> torch.optim.Optimizer:
+    """A sharded state as accelerate's `utils/fsdp_utils.py` writes it: a distributed checkpoint each, and a scheduler."""
+    net = torch.nn.Linear(6, 2)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 50)
+    for _ in range(5):
+        net(torch.ones(4, 6)).sum().backward()
+        optimizer.step()
+        schedule.step()
+    weights, state = get_state_dict(net, optimizer)
+    with warnings.catch_warnings(action="ignore"):  # that no process group is there
+        checkpoint.save({"model": weights}, checkpoint_id=str(place / "pytorch_model_fsdp_0"), no_dist=True)
+        checkpoint.save({"optimizer": state}, checkpoint_id=str(place / "optimizer_0"), no_dist=True)
+    torch.save(schedule.state_dict(), place / "scheduler.pt")
+    return optimizer
+
+
+def test_a_sharded_fsdp_state_is_complete_and_its_lr_is_changed(tmp_path: Path) -> None:
+    place = hf_trainer(tmp_path, 5)
+    fsdp(place)
+    before = runs.tree(tmp_path)
+
+    def done(*words: str) -> str:
+        said = runs.m4ops("--run", str(tmp_path), *words)
+        assert said.code == 0, said.err
+        return said.out
+
+    assert "complete" in done("checkpoints")
+    assert json.loads(done("inspect", "--json"))["weights"] == [{"part": "weights", "dtype": "float32", "elements": 14}]
+    done("scale-lr", "0.25", "-y")
+    with warnings.catch_warnings(action="ignore"):
+        loaded = _load_state_dict_from_keys(checkpoint_id=str(place / "optimizer_0"))
+    assert {v for k, v in flat(loaded) if k.endswith(".lr")} == {0.00025}
+    assert torch.load(place / "scheduler.pt")["base_lrs"] == [0.00025]
+    done("undo", "-y")
+    now = runs.tree(tmp_path)
+    assert {k: v for k, v in now.items() if "checkpoint-5" in k} == {
+        k: v for k, v in before.items() if "checkpoint-5" in k
+    }
+    (place / "pytorch_model_fsdp_0" / "__0_0.distcp").unlink()
+    assert "__0_0.distcp is missing" in " ".join(runs.m4ops("--run", str(tmp_path), "checkpoints").out.split())
+
+
+def flat(node: object, label: str = "") -> Iterator[tuple[str, object]]:
+    pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    yield label, node if isinstance(node, float) else None
+    for key, inside in pairs:
+        yield from flat(inside, f"{label}.{key}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from struct import unpack
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from ops import schedules
-from ops.checkpoints import layouts, lr, safetensors
+from ops.checkpoints import layouts, lr, safetensors, sharded
 from ops.checkpoints.statefile import read
 from ops.checkpoints.symbols import Call, Int
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, TorchFile, extents, opened
@@ -259,6 +260,9 @@ def _weights(state: Path, files: Mapping[Path, TorchFile]) -> Iterator[Weights]:
     for path in sorted(state.glob("pytorch_model*.bin")):
         for _, tensor in tensors(read(path).tree):
             add("weights", tensor.dtype, tensor.numel)
+    for folder in sorted(state.glob("pytorch_model_fsdp_*/")):
+        for whole in sharded.weights(folder):
+            add("weights", whole.dtype, prod(whole.shape))
     placeholders: set[str] = set()
     for file in files.values():
         tree = file.tree if isinstance(file.tree, dict) else {}
@@ -282,7 +286,7 @@ def _model(file: TorchFile) -> Any:
     """
     tree = file.tree if isinstance(file.tree, dict) else {}
     if file.many:
-        return {name: value for name, value in tree.items() if isinstance(value, Tensor)}
+        return {name: value for name, value in tree.items() if isinstance(value, Tensor) or name == "model"}
     state = tree.get("state")
     inner = state.get("model") if isinstance(state, dict) else None
     return tree.get("module") or tree.get("state_dict") or inner or tree.get("model")

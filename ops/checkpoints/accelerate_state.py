@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ops.checkpoints.folders import engine_scheduler, file_problems, names, shard_problems
+from ops.checkpoints.folders import engine_scheduler, file_problems, fsdp_problems, names, shard_problems
 
 _BELONGS = re.compile(
     r"custom_checkpoint_(?:0|[1-9]\d*)\.pkl|random_states_\d+\.pkl|(?:model|pytorch_model)(?:[-_]\d+.*)?\.(?:safetensors|bin)(?:\.index\.json)?"
@@ -78,6 +78,7 @@ def problems(state: Path, deep: bool) -> list[str]:
     found += [f"custom_checkpoint_{n}.pkl is missing, and a later one is there: the load ends the job" for n in gaps]
     found += [f"{name} does not belong here: {effect(name)}" for name in strays(state) if _ends(name)]
     if deep:
+        found += fsdp_problems(state)
         files = [
             f
             for f in sorted(state.rglob("*"))

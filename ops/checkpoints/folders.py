@@ -9,6 +9,7 @@ from typing import Any
 
 from ops.model import Layout, Pointer, Sign, Unknown
 
+_FSDP = re.compile(r"(?:optimizer|pytorch_model_fsdp)_\d+")
 LOOKED_INTO = 1 << 20
 """Bytes of a state file up to which its tree is read, not its structure alone: schedulers are that small."""
 
@@ -78,6 +79,23 @@ def shard_problems(folder: Path) -> list[str]:
         return [f"{folder.name} holds no optimizer shard"]
     missing = sorted(set(range(ranks[-1] + 1)) - set(ranks))
     return [f"{folder.name} lacks the shards of ranks {missing}"] if missing else []
+
+
+def fsdp_problems(state: Path) -> list[str]:
+    """What is not whole of FSDP's sharded state: `optimizer_N` and `pytorch_model_fsdp_N`, distributed checkpoints each.
+
+    Source: accelerate `utils/fsdp_utils.py`; HF Trainer saves by it.
+    """
+    from ops.checkpoints import dcp
+    from ops.errors import OpsError
+
+    found = []
+    for folder in sorted(p for p in state.iterdir() if _FSDP.fullmatch(p.name) and p.is_dir()):
+        try:
+            found += [f"{folder.name}: {p}" for p in dcp.problems(folder)]
+        except OpsError as error:
+            found.append(f"{folder.name}/{dcp.METADATA}: {error.what}")
+    return found
 
 
 def engine_scheduler(folder: Path) -> dict[Any, Any] | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ops.checkpoints import append
+from ops.checkpoints import append, dcp
 from ops.checkpoints.opcodes import FORMATS, LINES, LONGEST_LINE, encoded, opcode_end, packed, unpacked
 from ops.checkpoints.patch import Splice, rebuilt_bytes, with_crc
 from ops.checkpoints.statefile import read
@@ -72,8 +72,6 @@ def state_files(checkpoint_dir: Path) -> tuple[Path, ...]:
     """
     state = checkpoint_dir / "accelerator_state"
     state = state if state.is_dir() else checkpoint_dir
-    if sharded := next(state.glob("optimizer_*/*.distcp"), None):
-        raise StateError("a distributed (FSDP) state: m4ops cannot edit it", str(sharded.parent))
     known = (_SCHEDULER_FILE, _OPTIMIZER_FILE)
     plain = [p for p in state.glob("*") if any(k.fullmatch(p.name) for k in known)]
     shards = [
@@ -81,6 +79,7 @@ def state_files(checkpoint_dir: Path) -> tuple[Path, ...]:
         for p in state.glob("*/*")
         if p.parent.name.startswith(("pytorch_model", "global_step")) and _SHARD.fullmatch(p.name)
     ]
+    shards += [p for folder in state.glob("optimizer_*/") for p in dcp.state_files(folder)]  # FSDP's
     if not plain and not shards:
         raise StateError("no optimizer or scheduler state here", str(state), "m4ops checkpoints")
     return tuple(sorted(plain, key=_natural) + sorted(shards, key=_natural))

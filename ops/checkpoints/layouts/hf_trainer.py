@@ -13,7 +13,16 @@ import os
 import re
 from pathlib import Path
 
-from ops.checkpoints.folders import engine_scheduler, modified, names, numbered, shard_problems, size, state_problems
+from ops.checkpoints.folders import (
+    engine_scheduler,
+    fsdp_problems,
+    modified,
+    names,
+    numbered,
+    shard_problems,
+    size,
+    state_problems,
+)
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
 LAYOUT = Layout("hf_trainer", "checkpoint-N", "the checkpoint-N with the highest N", "HF Trainer")
@@ -83,10 +92,11 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
     scheduler = next((state for state in found if state is not None), None)
     if not known and scheduler is None:
         problems.append("scheduler.pt is missing: the Trainer starts its LR schedule anew, and does not say so")
-    if not any(n.endswith((".safetensors", ".bin", ".index.json")) and "model" in n for n in inside) and not engines:
+    weights = any(n.endswith((".safetensors", ".bin", ".index.json")) and "model" in n for n in inside)
+    if not weights and not engines and not any(n.startswith("pytorch_model_fsdp_") for n in inside):
         problems.append("the weights (model.safetensors) are missing")
     if deep:
-        problems += state_problems(path)
+        problems += [*state_problems(path), *(p for p in fsdp_problems(path) if not p.startswith("optimizer_"))]
     return Checkpoint(
         step=step,
         path=path,
