@@ -74,6 +74,12 @@ def test_a_trainer_state_that_does_not_say_the_step(tmp_path: Path, state: str, 
     assert problem in "; ".join(found.problems)
 
 
+def test_a_trainer_state_torn_in_its_middle_is_seen_by_who_looks_into_it(tmp_path: Path) -> None:
+    hf_trainer(tmp_path, 5, '{\n  "global_step": %d,\n  "log_history": [\0\0\0\0]\n}')
+    found = layouts.read(describe(tmp_path)[0], frozenset({5})) or ()
+    assert any("trainer_state.json is torn" in problem for problem in found[0].problems), found
+
+
 def test_what_a_resume_of_hf_trainer_would_lose_in_silence_is_a_problem(tmp_path: Path) -> None:
     hf_trainer(tmp_path, 5)
     (found,) = layouts.read(describe(tmp_path)[0]) or ()

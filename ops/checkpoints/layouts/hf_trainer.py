@@ -78,7 +78,7 @@ def said(checkpoint: Path) -> tuple[tuple[str, int], ...]:
 
 def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
     inside = names(path)
-    there, wrong = _global_step(path)
+    there, wrong = _global_step(path, deep)
     problems = [wrong] if wrong else []
     if there is not None and there != step:
         problems.append(f"{STATE} says global_step {there}, the folder says {step}")
@@ -110,14 +110,17 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
     )
 
 
-def _global_step(checkpoint: Path) -> tuple[int | None, str]:
-    """`global_step`, or what is wrong with the file. Its end, which may hold all that was ever logged, is not parsed."""
+def _global_step(checkpoint: Path, deep: bool = False) -> tuple[int | None, str]:
+    """`global_step`, or what is wrong with the file.
+
+    Its end, which may hold all that was ever logged, is parsed in a `deep` look alone: the Trainer parses all of it.
+    """
     try:
         with (checkpoint / STATE).open("rb") as file:
             head = file.read(_HEAD)
             file.seek(max(0, os.fstat(file.fileno()).st_size - 2))
             whole = file.read().rstrip().endswith(b"}")
-        if whole and (match := _STEP.search(head)):
+        if whole and not deep and (match := _STEP.search(head)):
             return int(match[1]), ""
         step = json.loads((checkpoint / STATE).read_bytes())["global_step"]
     except OSError as error:
