@@ -31,7 +31,9 @@ def test_good_checkpoints_are_sound_also_after_m4ops_changed_them(run: Run) -> N
         if change:
             run.done(*change)
         said = run.done("verify-checkpoint", "--deep", *map(str, runs.STEPS))
-        assert said.out.split("\n")[:-1] == [f"{f'opt_step-{step}':<16} sound to the last byte" for step in runs.STEPS]
+        assert said.out.split("\n")[:-1] == [
+            f"{f'opt_step-{step}':<16} sound to the last byte that a resume reads" for step in runs.STEPS
+        ]
 
 
 @pytest.mark.parametrize("kind", damage.OF_ANY, ids=lambda kind: kind.__name__)

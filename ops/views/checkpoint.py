@@ -82,7 +82,7 @@ def faults_text(checked: Mapping[Path, Sequence[Fault]], deep: bool, color: bool
     for path, faults in checked.items():
         worst = severity(faults)
         said = {Severity.OK: "sound", Severity.WARNING: "suspect"}.get(worst, "DAMAGED")
-        extra = " to the last byte" if deep and not faults else ""
+        extra = " to the last byte that a resume reads" if deep and not faults else ""
         lines.append(f"{path.name:<16} {paint(said, words.SEVERITY_STYLE[worst], color)}{extra}")
         for fault in faults:
             told = f"{fault.file}: {fault.what}" if fault.file else fault.what
