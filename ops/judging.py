@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from ops import detectors
 from ops.logs import measures, reader, tail
+from ops.logs.cursor import Cursor
 from ops.model import Finding, LogView, Snapshot, Unknown
 from ops.snapshot import NO_LOG
 from ops.state import Memory
@@ -24,7 +25,7 @@ class _Place(Struct):
     """Where in the log the detectors are, and its end up to there."""
 
     bench: detectors.Bench
-    cursor: reader.Cursor | None = None
+    cursor: Cursor | None = None
     end: LogView | None = None
     unseen: bool = False
 
@@ -58,7 +59,7 @@ def _recalled(seen: Snapshot, memory: Memory) -> _Place:
     bench = detectors.Bench.remembering(memory.detectors)
     if bench and seen.run.log and memory.cursor:
         try:
-            cursor = convert(memory.cursor, reader.Cursor)
+            cursor = convert(memory.cursor, Cursor)
             return _Place(bench, cursor, tail.from_json(memory.tail, seen.run.log, cursor.size, cursor.written / 1e9))
         except (MsgspecError, KeyError, TypeError, ValueError):
             pass

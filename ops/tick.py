@@ -15,6 +15,7 @@ from ops import attempts, fleet, nodes, slurm, snapshot, state
 from ops.attempts import Ledger
 from ops.errors import BadInput, OpsError
 from ops.logs import reader
+from ops.logs.cursor import Cursor
 from ops.model import Attempt, Run, Snapshot, Unknown
 from ops.placement import Failure, NodeState
 from ops.shell import Shell
@@ -127,7 +128,7 @@ def life(run: Run, shell: Shell, now: float) -> Life:
 def _scanned(run: Run) -> tuple[nodes.Scan, Mapping[str, Any], Unknown | None]:
     kept = state.kept(run, NODES)
     try:
-        scan, cursor = nodes.from_json(kept["scan"]), reader.Cursor.from_json(json.dumps(kept["cursor"]))
+        scan, cursor = nodes.from_json(kept["scan"]), Cursor.from_json(json.dumps(kept["cursor"]))
     except (KeyError, TypeError, ValueError, BadInput):
         scan, cursor = nodes.Scan(), None
     if run.log is None:
