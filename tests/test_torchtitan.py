@@ -8,11 +8,13 @@ import os
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from runs import tree
 from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 from trainings import Trained, Training
 
@@ -105,3 +107,54 @@ def test_a_count_keeps_its_width_where_nothing_can_grow(tmp_path: Path) -> None:
     for _ in range(3):
         run.done("undo", "-y")
     assert tree(run.dir) == before
+
+
+def test_what_torch_itself_saved_is_scaled_undone_loaded_and_rewound(tmp_path: Path) -> None:
+    net = torch.nn.Linear(6, 2)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def state() -> dict[str, object]:
+        weights, moments = get_state_dict(net, optimizer)
+        return {"model": weights, "optimizer": moments, "lr_scheduler": schedule.state_dict()}
+
+    def train(steps: int) -> list[float]:
+        used = []
+        for _ in range(steps):
+            used.append(optimizer.param_groups[0]["lr"])
+            net(torch.ones(4, 6)).sum().backward()
+            optimizer.step()
+            schedule.step()
+        return used
+
+    def resumed() -> list[float]:
+        held: dict[str, Any] = state()
+        with warnings.catch_warnings(action="ignore"):
+            checkpoint.load(held, checkpoint_id=str(run.dir / "checkpoint_10"), no_dist=True)
+        set_state_dict(net, optimizer, model_state_dict=held["model"], optim_state_dict=held["optimizer"])
+        schedule.load_state_dict(held["lr_scheduler"])
+        return train(5)
+
+    run = Training("dcp", tmp_path)
+    run.dir.mkdir()
+    plain = []
+    for step in (5, 10, 15):
+        plain = train(5)
+        with warnings.catch_warnings(action="ignore"):
+            checkpoint.save(state(), checkpoint_id=str(run.dir / f"checkpoint_{step}"), no_dist=True)
+    before = tree(run.dir)
+    about = json.loads(run.done("inspect", "--json"))
+    assert about["layout"] == "dcp"
+    assert about["weights"] == [{"part": "weights", "dtype": "float32", "elements": 14}]
+    run.done("rewind", "--to", "10", "-y")
+    assert sorted(p.name for p in run.dir.glob("checkpoint_*")) == ["checkpoint_10", "checkpoint_5"]
+    run.done("scale-lr", "0.25", "-y")
+    assert resumed() == pytest.approx([lr / 4 for lr in plain], rel=1e-12)
+    run.done("undo", "-y")
+    assert resumed() == plain
+    run.done("undo", "-y")
+    assert tree(run.dir) == before
+    (run.dir / "checkpoint_15" / ".metadata").unlink()
+    said = " ".join(run.m4ops("checkpoints").out.split())
+    assert "the save did not end" in said
+    assert "checkpoint_10" in json.loads(run.done("inspect", "--json"))["path"]

@@ -21,6 +21,7 @@ NAMES = (
     "accelerate",
     "lightning",
     "torchtitan",
+    "dcp",
     "megatron",
     "nanotron",
     "composer",
