@@ -80,6 +80,16 @@ def test_a_trainer_state_torn_in_its_middle_is_seen_by_who_looks_into_it(tmp_pat
     assert any("trainer_state.json is torn" in problem for problem in found[0].problems), found
 
 
+def test_a_copy_of_a_state_file_beside_it_is_told_and_does_no_harm(tmp_path: Path) -> None:
+    checkpoint = hf_trainer(tmp_path, 5)
+    before = layouts.read(describe(tmp_path)[0]) or ()
+    for name in ("scheduler.pt.orig", "rng_state_0.pth~", "model.safetensors.index.json"):
+        (checkpoint / name).touch()
+    found = layouts.read(describe(tmp_path)[0]) or ()
+    assert before[0].idle == ()
+    assert (found[0].idle, found[0].stray) == (("rng_state_0.pth~", "scheduler.pt.orig"), ())
+
+
 def test_what_a_resume_of_hf_trainer_would_lose_in_silence_is_a_problem(tmp_path: Path) -> None:
     hf_trainer(tmp_path, 5)
     (found,) = layouts.read(describe(tmp_path)[0]) or ()

@@ -29,6 +29,8 @@ LAYOUT = Layout("hf_trainer", "checkpoint-N", "the checkpoint-N with the highest
 NAME = re.compile(r"checkpoint-(\d+)")
 STATE = "trainer_state.json"
 _NOTE = "HF Trainer ends with a ValueError where its learning_rate is not the LR that ds_config has: start the next job with that one"
+_IDLE = re.compile(r"(?:optimizer|scheduler|scaler|trainer_state|rng_state(?:_\d+)?)\.(?:pt|pth|json)[.~].*")
+"""Somebody's copies of state files: the Trainer opens files by their exact names alone."""
 _HEAD = 1 << 12
 """Bytes in which `global_step` stands: the keys are sorted, and `log_history` comes after it."""
 _STEP = re.compile(rb'^  "global_step": (\d+),$', re.MULTILINE)
@@ -101,6 +103,7 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
         step=step,
         path=path,
         problems=tuple(problems),
+        idle=tuple(sorted(n for n in inside if _IDLE.fullmatch(n))),
         saved=modified(path / STATE if STATE in inside else path),
         size=size(path) if deep else None,
         infos=None,
