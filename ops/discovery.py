@@ -87,6 +87,12 @@ def _named(said: str, cwd: Path, env: dict[str, str]) -> tuple[Run, cfg.Config]:
             why = f"this folder cannot be looked into: {error.strerror}"
             raise RunNotFound(why, str(path), f"ls -ld {path}") from None
         if not found and not os.path.isfile(path / cfg.FILE):
+            if sharded := next(path.glob("*.ckpt/"), None):
+                raise RunNotFound(
+                    "a .ckpt that is a folder: the sharded state of Lightning's FSDP or DeepSpeed strategy, which m4ops cannot read",
+                    str(sharded),
+                    "save a full state: FSDPStrategy(state_dict_type='full')",
+                )
             raise RunNotFound(
                 "this folder is no run",
                 str(path),

@@ -198,3 +198,10 @@ def flat(node: object, label: str = "") -> Iterator[tuple[str, object]]:
     yield label, node if isinstance(node, float) else None
     for key, inside in pairs:
         yield from flat(inside, f"{label}.{key}")
+
+
+def test_a_sharded_ckpt_of_lightning_is_told_from_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "epoch=0-step=10.ckpt").mkdir()
+    said = runs.m4ops("--run", str(tmp_path), "status")
+    assert said.code != 0
+    assert "FSDP or DeepSpeed strategy" in said.err
