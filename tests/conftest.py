@@ -86,7 +86,7 @@ def bare(tmp_path: Path) -> Any:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The time at which `check` looks; starts now."""
     hand = SimpleNamespace(now=time.time())
-    for command in ("check", "look", "ack"):
+    for command in ("check", "checking", "look", "ack"):
         module = __import__(f"ops.cli.{command}", fromlist=["time"])
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: hand.now))
     return hand
