@@ -33,6 +33,7 @@ def step() -> float:
 for _ in range(5):
     step()
 accelerator.save_state(save)
+accelerator.wait_for_everyone()  # the first rank writes what all load
 accelerator.load_state(save)
 (folder / f"lrs.{accelerator.process_index}").write_text(json.dumps([step() for _ in range(5)]))
 accelerator.end_training()
