@@ -20,6 +20,7 @@ from ops.checkpoints.symbols import Call
 from ops.checkpoints.torchfile import StateError, Storage, Tensor, TorchFile, extents, opened, read_zip
 from ops.checkpoints.torchfile import read as read_torch
 from ops.checkpoints.torchzip import Directory, Record
+from ops.errors import OpsError
 
 METADATA = ".metadata"
 """Written last: a folder without it is no checkpoint."""
@@ -57,6 +58,18 @@ def problems(folder: Path) -> list[str]:
     for file in state_files(folder):
         found += structure_problems(file) if file.is_file() else [f"{file.name} is missing"]
     return found
+
+
+def save_problems(folder: Path, deep: bool) -> list[str]:
+    """What a resume from a whole distributed checkpoint would miss; looked into `deep`, also what `problems` tells."""
+    if not (folder / METADATA).is_file():
+        return [f"{METADATA} is missing: it is written last, so the save did not end"]
+    if not deep:
+        return []
+    try:
+        return problems(folder)
+    except OpsError as error:
+        return [error.what]
 
 
 def fields(folder: Path) -> dict[Any, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ops.model import Layout, Pointer, Sign, Unknown
+from ops.model import Checkpoint, Layout, Pointer, Sign, Unknown
 
 _FSDP = re.compile(r"(?:optimizer|pytorch_model_fsdp)_\d+")
 LOOKED_INTO = 1 << 20
@@ -24,6 +25,16 @@ def numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]] | Un
     except OSError as error:
         return Unknown(f"{folder}: {error.strerror}")
     return sorted((int(match[1]), Path(entry.path)) for match, entry in found)
+
+
+def read(
+    folder: Path, name: re.Pattern[str], inspect: frozenset[int], one: Callable[[int, Path, bool], Checkpoint]
+) -> tuple[Checkpoint, ...] | Unknown:
+    """Every sub-folder of such a name as the checkpoint that `one` sees in it, by number; those of `inspect` looked into."""
+    found = numbered(folder, name)
+    if isinstance(found, Unknown):
+        return found
+    return tuple(one(number, path, number in inspect) for number, path in found)
 
 
 def pointer(folder: Path, layout: Layout, what: str, missing: str) -> Pointer | Unknown:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ops.checkpoints import accelerate_state
-from ops.checkpoints.folders import modified, names, numbered, size
+from ops.checkpoints import accelerate_state, folders
+from ops.checkpoints.folders import modified, names, size
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
 LAYOUT = Layout(
@@ -58,10 +58,7 @@ def pointer(run: Run) -> Pointer | Unknown:
 
 def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
     """Every `checkpoint_N`, by N."""
-    found = numbered(folder, NAME)
-    if isinstance(found, Unknown):
-        return found
-    return tuple(_checkpoint(number, path, number in inspect) for number, path in found)
+    return folders.read(folder, NAME, inspect, _checkpoint)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from ops.checkpoints import dcp
 from ops.checkpoints.folders import modified, names, numbered, size
-from ops.errors import OpsError
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
 LAYOUT = Layout(
@@ -81,21 +80,10 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
     return Checkpoint(
         step=step,
         path=path,
-        problems=tuple(_problems(path, deep)),
+        problems=tuple(dcp.save_problems(path, deep)),
         saved=modified(path / dcp.METADATA),
         size=size(path) if deep else None,
         infos=None,
         wandb_id=None,
         layout=LAYOUT.name,
     )
-
-
-def _problems(path: Path, deep: bool) -> list[str]:
-    if not (path / dcp.METADATA).is_file():
-        return [f"{dcp.METADATA} is missing: it is written last, so the save did not end"]
-    if not deep:
-        return []
-    try:
-        return dcp.problems(path)
-    except OpsError as error:
-        return [error.what]

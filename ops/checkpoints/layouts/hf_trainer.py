@@ -13,6 +13,7 @@ import os
 import re
 from pathlib import Path
 
+from ops.checkpoints import folders
 from ops.checkpoints.folders import (
     engine_scheduler,
     fsdp_problems,
@@ -59,10 +60,7 @@ def pointer(run: Run) -> Pointer | Unknown:
 
 def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
     """Every `checkpoint-N`, by step."""
-    found = numbered(folder, NAME)
-    if isinstance(found, Unknown):
-        return found
-    return tuple(_checkpoint(step, path, step in inspect) for step, path in found)
+    return folders.read(folder, NAME, inspect, _checkpoint)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.checkpoints import dcp, folders
-from ops.checkpoints.folders import file_problems, modified, names, numbered, size
+from ops.checkpoints.folders import file_problems, modified, names, size
 from ops.checkpoints.symbols import Call
 from ops.errors import OpsError
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
@@ -42,10 +42,7 @@ def pointer(run: Run) -> Pointer | Unknown:
 
 def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
     """Every `iter_N`, by iteration."""
-    found = numbered(folder, NAME)
-    if isinstance(found, Unknown):
-        return found
-    return tuple(_checkpoint(step, path, step in inspect) for step, path in found)
+    return folders.read(folder, NAME, inspect, _checkpoint)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from ops.checkpoints import folders
-from ops.checkpoints.folders import file_problems, modified, names, numbered, size
+from ops.checkpoints.folders import file_problems, modified, names, size
 from ops.errors import OpsError
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
@@ -38,10 +38,7 @@ def pointer(run: Run) -> Pointer | Unknown:
 
 def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
     """Every numbered folder, by step."""
-    found = numbered(folder, NAME)
-    if isinstance(found, Unknown):
-        return found
-    return tuple(_checkpoint(step, path, step in inspect) for step, path in found)
+    return folders.read(folder, NAME, inspect, _checkpoint)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ops.checkpoints import dcp
-from ops.checkpoints.folders import modified, names, numbered, size
+from ops.checkpoints import dcp, folders
+from ops.checkpoints.folders import modified, names, size
 from ops.errors import OpsError
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
@@ -50,10 +50,7 @@ def pointer(run: Run) -> Pointer | Unknown:
 
 def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
     """Every `step-N`, by step."""
-    found = numbered(folder, NAME)
-    if isinstance(found, Unknown):
-        return found
-    return tuple(_checkpoint(step, path, step in inspect) for step, path in found)
+    return folders.read(folder, NAME, inspect, _checkpoint)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:
@@ -74,7 +71,7 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
     return Checkpoint(
         step=step,
         path=path,
-        problems=tuple(_problems(path, deep)),
+        problems=tuple(dcp.save_problems(path, deep)),
         saved=modified(path / dcp.METADATA),
         size=size(path) if deep else None,
         infos=None,
@@ -93,14 +90,3 @@ def _elsewhere(path: Path) -> str:
     if kept != {("last_epoch",)}:
         return ""
     return "torchtitan saves the scheduler's step alone and computes the LR anew from `optimizer.lr` of its config"
-
-
-def _problems(path: Path, deep: bool) -> list[str]:
-    if not (path / dcp.METADATA).is_file():
-        return [f"{dcp.METADATA} is missing: it is written last, so the save did not end"]
-    if not deep:
-        return []
-    try:
-        return dcp.problems(path)
-    except OpsError as error:
-        return [error.what]
