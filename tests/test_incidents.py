@@ -98,6 +98,21 @@ def test_a_task_that_crashed_was_not_killed(tmp_path: Path) -> None:
     assert (found["kind"], found["node"]) == ("crash", "n5")
 
 
+def test_a_node_that_srun_did_not_live_to_name_is_none_of_those_that_were_told_to_end(tmp_path: Path) -> None:
+    """As a loaded machine of the suite logged it: the line `Node failure on n2` never came."""
+    text = STEP.format(77) + (
+        "slurmstepd-n1: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-21T15:29:09 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***\n"
+        "srun: got SIGCONT\n"
+        "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.\n"
+        "srun: error: n3: task 2: Terminated\n"
+    )
+    (lost,) = incidents(tmp_path, text)
+    assert (lost["kind"], lost["node"]) == ("node-failure", None)
+    assert lost["summary"].startswith("a node (the log does not say which) failed after step 77")
+    (lost,) = incidents(tmp_path, text + "srun: error: Node failure on n2\n")
+    assert lost["node"] == "n2"
+
+
 def test_what_training_survived_is_no_critical_matter(tmp_path: Path) -> None:
     on = "".join(STEP.format(n) for n in range(6, 12))
     trace = "Traceback (most recent call last):\n  File x\nValueError: of a helper thread\n"

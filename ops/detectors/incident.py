@@ -142,9 +142,15 @@ def _fold(seen: Incident, event: LogEvent, kind: Kind) -> None:
         seen.reported, seen.node, seen.rank = True, "", None
     elif event.kind in ("elastic-host", "elastic-rank"):
         _reported(seen, event)
-    elif kind.role != "ending" and not (seen.about.role == "ending" and seen.node):
+    elif kind.role != "ending" and not (seen.about.role == "ending" and seen.node) and not _of_others(seen, kind):
         seen.node = seen.node or event.node
     seen.fallout += 1
+
+
+def _of_others(seen: Incident, kind: Kind) -> bool:
+    """Of a lost node slurmstepd's line may come alone, srun being killed before it names the node: the tasks that are told
+    to end are those of the nodes that live."""
+    return seen.kind == "node-failure" and kind.weight < MACHINE
 
 
 def _reported(seen: Incident, event: LogEvent) -> None:
@@ -191,4 +197,6 @@ def _actions(seen: Incident, kind: Kind, snapshot: Snapshot) -> tuple[str, ...]:
     jobs = snapshot.jobs if isinstance(snapshot.jobs, tuple) else ()
     faulty = seen.node and kind.weight >= MACHINE and any(job.pending for job in jobs)
     exclude = (f"m4ops exclude {seen.node}",) if faulty else ()
-    return (*exclude, "m4ops requeue" if kind.name == "node-failure" else f"m4ops explain {kind.name}")
+    if kind.name != "node-failure":
+        return (*exclude, f"m4ops explain {kind.name}")
+    return (*exclude, *(() if seen.node else ("m4ops nodes",)), "m4ops requeue")
