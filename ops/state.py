@@ -64,6 +64,11 @@ def folder(run: Run) -> Path:
     return _own() / f"{run.name.replace('/', '_')}-{place}"
 
 
+def apart(run: Run) -> bool:
+    """Whether this user's notes on the run lie apart from those that its owner's checks keep with it."""
+    return folder(run) != run.dir / OPS_DIR / "state"
+
+
 def everything() -> Run:
     """All runs of this user's configured roots as one: the folder where the notes on what checks them all lie."""
     return Run(_own() / "all-runs", "all-runs")

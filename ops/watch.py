@@ -6,6 +6,7 @@ the next one tells of the ticks that were missed between them, and whoever looks
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from ops import state
@@ -24,13 +25,15 @@ PATIENCE = 3
 """Periods, and never less than half an hour, without a check after which none is expected."""
 
 
-def checked(run: Run, now: float, minutes: int) -> tuple[Finding, ...]:
+def checked(run: Run, now: float, minutes: int, sinks: Sequence[str] = ()) -> tuple[Finding, ...]:
     """Note that a check that comes every so many minutes looks now; `check-missed` if one before it did not come.
+
+    `sinks`: the marks of those it tells.
 
     Raises OpsError when the disk does not take it. Hold the run's lease.
     """
     last, _ = _last(run)
-    expect(run, now, minutes)
+    expect(run, now, minutes, sinks)
     if not last or now - last <= (LATE * minutes + 1) * 60:
         return ()
     missed = max(1, round((now - last) / (60 * minutes)) - 1)
@@ -41,9 +44,15 @@ def checked(run: Run, now: float, minutes: int) -> tuple[Finding, ...]:
     return (Finding("check-missed", Severity.WARNING, summary, actions=("m4ops cron status",)),)
 
 
-def expect(run: Run, now: float, minutes: int) -> None:
+def expect(run: Run, now: float, minutes: int, sinks: Sequence[str] = ()) -> None:
     """From now on a check comes every so many minutes. Raises OpsError when the disk does not take it."""
-    state.keep(run, FILE, {"time": now, "minutes": minutes})
+    state.keep(run, FILE, {"time": now, "minutes": minutes, "sinks": list(sinks)})
+
+
+def awaiting(run: Run) -> tuple[str, ...]:
+    """The marks of the sinks that the check that comes regularly tells: what they lack is kept for it."""
+    sinks = state.kept(run, FILE).get("sinks")
+    return tuple(map(str, sinks)) if isinstance(sinks, list) else ()
 
 
 def silent(run: Run, now: float) -> tuple[Finding, ...]:

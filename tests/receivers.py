@@ -27,6 +27,8 @@ class Receiver:
     stalled: threading.Event | None = None
     """While this is not set, whoever was heard waits for an answer."""
     up: ExitStack | None = None
+    asked: list[str] = field(default_factory=list)
+    """The addresses that were asked for, by GET."""
 
     def posted(self) -> list[dict[str, Any]]:
         return [json.loads(body) for body in self.bodies]
@@ -68,6 +70,7 @@ class Web(Receiver):
                 self.end_headers()
 
             def do_GET(self) -> None:
+                receiver.asked.append(self.path)
                 self.send_response(200)
                 self.end_headers()
 

@@ -312,6 +312,31 @@ def test_a_missed_check_is_told_and_that_checks_come_again_is_not(
     assert [[n["kind"] for n in post["news"]] for post in web.posted()] == [["job-absent"], ["check-missed"]]
 
 
+def test_what_somebody_finds_by_hand_reaches_those_whom_cron_tells_as_well(
+    bare: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cron's line names a sink, and its output is mailed: a check that was typed knows of neither."""
+    other = Web(free_port())
+    cron = ("check", "--every", "10", "--sink", web.uri, "--sink", other.uri, "--sink", "stdout:")
+    assert "no job of tr_190" in m4ops(bare, monkeypatch, *cron)
+    lines(bare, "srun: error: Node failure on n7\n")
+    for _ in range(2):
+        clock.now += 60
+        first = m4ops(bare, monkeypatch, "check")
+    assert "n7" not in first, "the second time there is nothing new"
+    other.listen()
+    clock.now += LAST_RETRY
+    try:
+        assert "n7 failed" in m4ops(bare, monkeypatch, *cron)
+        clock.now += 600
+        assert "n7 failed" not in m4ops(bare, monkeypatch, *cron)
+    finally:
+        other.down()
+    assert len(web.bodies) == len(other.bodies) == 2
+    assert [{n["kind"] for n in post["news"]} for post in other.posted()] == [{"job-absent"}, {"node-failure"}]
+    assert state.load(bare).outbox == () == state.load(bare).sinks
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Run]:
     """A run on a disk of its own that is soon full; its log lies elsewhere."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fake_slurm import FakeSlurm
+from receivers import Web
 from runs import Said, m4ops, tree
 from test_state import NOBODY, as_nobody
 
@@ -116,6 +117,31 @@ def test_nothing_is_done_after_the_saves_of_another_users_run(root: Path) -> Non
     served = {path.parent.parent.name for path in (root / "state" / "m4ops").rglob("*") if "save" in path.name}
     assert served == set()
     assert [path.name for path in (root / "tr_own" / ".m4ops" / "state").iterdir() if "save" in path.name]
+
+
+def test_a_viewers_check_tells_the_viewer_and_not_the_runs_sinks_again(root: Path, web: Web) -> None:
+    own = Web(0).listen()
+    run = made(root / "team" / "tr_1")
+    (run / "m4ops.toml").write_text(f'sinks = ["{web.uri}"]\nescalate_to = ["{web.uri}"]\nheartbeat = "{web.uri}"\n')
+    check = ("--run", str(run), "check")
+    try:
+        seen = asked(*check)
+        assert seen.code == 2 and "CRITICAL tr_1: no job" in seen.out and web.asked == []
+        assert asked(*check).out == "", "a viewer is told once too"
+        assert "its owner's" in asked("--run", str(run), "cron", "install", "-n").err
+        m4ops(*check, slurm=FakeSlurm([]))
+        asked(*check, "--sink", own.uri)
+        (run / "logs" / "main_log.txt").write_text(
+            "".join(LINE.format(n) for n in range(1, 7)) + "srun: error: Node failure on n7\n"
+        )
+        asked(*check, "--sink", own.uri)
+        m4ops(*check, slurm=FakeSlurm([]))
+    finally:
+        own.down()
+    assert [text.split(":")[0] for text in web.texts()] == ["CRITICAL tr_1", "CRITICAL tr_1"]
+    assert [{n["kind"] for n in post["news"]} for post in web.posted()] == [{"job-absent"}, {"node-failure"}]
+    assert [{n["kind"] for n in post["news"]} for post in own.posted()] == [{"node-failure"}]
+    assert len(web.asked) == 2, "and only the owner's checks are a sign of life"
 
 
 @pytest.mark.parametrize("run", ["tr_folder", "tr_config"])

@@ -52,6 +52,13 @@ class Desk(Struct, frozen=True):
     acks: tuple[Ack, ...] = ()
     wandb: str = ""
     """The id of the run's wandb run now."""
+    others: tuple[str, ...] = ()
+    """The marks of sinks that other checks of the run tell: what these lack stays in the spool."""
+    by_hand: bool = False
+    """Whether what is printed is read by whoever typed the check, while those of cron's mail wait for theirs."""
+
+    def targets(self, sinks: Iterable[str]) -> tuple[str, ...]:
+        return tuple("stdout:typed" if uri == "stdout:" and self.by_hand else uri for uri in targets(sinks))
 
     def message(self, news: tuple[News, ...], now: float) -> Message:
         return Message(news, now, self.run.name, str(self.run.dir), socket.gethostname(), self.wandb)
@@ -77,12 +84,13 @@ def notify(desk: Desk, memory: Memory, findings: Iterable[Finding], now: float) 
 
 def post(desk: Desk, memory: Memory, fresh: Sequence[Pending], now: float) -> tuple[Memory, tuple[str, ...]]:
     """Spool messages, and bring to every sink what it lacks. As `notify`."""
-    lists = {False: targets(desk.policy.sinks), True: targets(desk.policy.escalate_to)}
+    lists = {False: desk.targets(desk.policy.sinks), True: desk.targets(desk.policy.escalate_to)}
     outbox, problems = _bounded((*memory.outbox, *fresh), now)
-    health = {h.mark: h for h in memory.sinks if h.mark in map(mark, (*lists[False], *lists[True]))}
+    known = {*map(mark, (*lists[False], *lists[True])), *desk.others}
+    health = {h.mark: h for h in memory.sinks if h.mark in known}
     memory, bad = _vetted(replace(memory, outbox=outbox), (*lists[False], *lists[True]), health, now)
     if all(uri in bad for uri in lists[False]):
-        lists[False] += ("stdout:",)  # cron mails it
+        lists[False] += desk.targets(["stdout:"])
     uris = tuple(dict.fromkeys((*lists[False], *lists[True])))
     if fresh:
         desk.keep(memory)
@@ -100,9 +108,11 @@ def post(desk: Desk, memory: Memory, fresh: Sequence[Pending], now: float) -> tu
             memory = replace(memory, outbox=tuple(_noted(p, message, mark(uri)) for p in memory.outbox))
             desk.keep(memory)
     idle = {mark(uri) for uri in uris if uri in bad or (owed[uri] and uri not in ready)}
+    idle |= set(desk.others) - set(map(mark, uris))
     after = {m: h for m, h in health.items() if m in idle}
     after |= {mark(uri): _failed(health.get(mark(uri)), uri, reason, now) for uri, reason in failures.items()}
-    waiting = (p for p in memory.outbox if not set(map(mark, lists[p.escalation])) <= set(p.done))
+    takers = {False: {*map(mark, lists[False]), *desk.others}, True: set(map(mark, lists[True]))}
+    waiting = (p for p in memory.outbox if not takers[p.escalation] <= set(p.done))
     memory = replace(memory, outbox=tuple(waiting), sinks=tuple(after.values()))
     desk.keep(memory)
     return memory, problems + tuple(f"{h.sink}: {h.reason}" for h in after.values() if h.tries == 1 and h.last == now)
@@ -111,6 +121,11 @@ def post(desk: Desk, memory: Memory, fresh: Sequence[Pending], now: float) -> tu
 def targets(sinks: Iterable[str]) -> tuple[str, ...]:
     """The sinks that take messages, each once."""
     return tuple(dict.fromkeys(sink for sink in sinks if not sink.startswith(f"{STATE}:")))
+
+
+def takers(policy: Policy) -> tuple[str, ...]:
+    """The marks of those who are told everything."""
+    return tuple(map(mark, targets(policy.sinks) or ("stdout:",)))
 
 
 def troubles(memory: Memory) -> tuple[Finding, ...]:

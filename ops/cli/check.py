@@ -8,19 +8,15 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ops.cli import checking, session
 from ops.cli.checking import Checked
 from ops.cli.session import json_option
+from ops.config import Config
 from ops.errors import OpsError
 from ops.model import Run, Severity
-
-if TYPE_CHECKING:
-    from ops.config import Config
-
 
 NAMED = 8
 """Runs that are named in one line."""
@@ -89,9 +85,13 @@ def check(
 
 
 def _beat(runs: Sequence[tuple[Run, Config]], checked: Sequence[Checked]) -> None:
-    """Tell those who wait outside that the checks live, or that they are blind. What fails is told after a while."""
-    from ops import watch
+    """Tell those who wait outside that the checks live, or that they are blind. What fails is told after a while.
 
+    Who only looks at another's run says nothing of whether its own checks come.
+    """
+    from ops import state, watch
+
+    runs = [(run, config if checking.tells(run, state.apart(run)) else Config()) for run, config in runs]
     addresses: dict[str, set[bool | None]] = {}
     for (_, config), one in zip(runs, checked, strict=True):
         addresses.setdefault(config.heartbeat, set()).add(one.sees)

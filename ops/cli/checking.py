@@ -44,19 +44,19 @@ def checked_runs(
 
     `every`: this check comes every so many minutes; 0: it came by itself.
     """
-    from ops import tick
+    from ops import state, tick
 
     seen = tick.look([run for run, _ in runs], session.lately(), time.time())
     checked = []
     for (run, config), one in zip(runs, seen, strict=True):
-        policy = policy_of(run, config, sinks)
+        policy = _told(run, policy_of(run, config, sinks), sinks, state.apart(run))
         if isinstance(one, OSError):
             checked.append(_unseen(run, policy, one))
             continue
         try:
             checked.append(_check(run, one, policy, quiet, every))
         except (OpsError, OSError) as error:
-            checked.append(_impaired(run, one, policy, quiet, error))
+            checked.append(_impaired(run, one, _told(run, policy, sinks), quiet, error))
     return tuple(checked)
 
 
@@ -95,6 +95,21 @@ def policy_of(run: Run, config: Config, sinks: tuple[str, ...]) -> Policy:
     return replace(policy, sinks=tuple(kept))
 
 
+def tells(run: Run, apart: bool) -> bool:
+    """Whether checks by this user tell the run's sinks. Not of another's run with notes that lie `apart` from its own:
+
+    they do not know what was told already.
+    """
+    return not (apart and session.anothers(run))
+
+
+def _told(run: Run, policy: Policy, sinks: tuple[str, ...], apart: bool = True) -> Policy:
+    """Whom checks by this user tell; always those that their command line names."""
+    if tells(run, apart):
+        return policy
+    return replace(policy, sinks=tuple(sink for sink in policy.sinks if sink in sinks), escalate_to=())
+
+
 def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int, hurt: Finding | None = None) -> Checked:
     """`hurt`: why the notes go aside."""
     from ops import judging, state, tick, watch
@@ -113,12 +128,15 @@ def _check(run: Run, seen: Seen, policy: Policy, quiet: bool, every: int, hurt: 
                 session.say(f"m4ops check: {memory.problem}")
             judged = judging.judge(seen.snapshot, memory)
             picture, memory = judged.snapshot, judged.memory
-            missed = watch.checked(run, now, every) if every else ()
+            others = watch.awaiting(run) if not hurt else ()
+            missed = watch.checked(run, now, every, notify.takers(policy)) if every else ()
             findings = (*judged.findings, *missed, *session.beside(picture, memory), *((hurt,) if hurt else ()))
             if quiet and not notify.targets((*policy.sinks, *policy.escalate_to)):
                 keep(memory)
             else:
-                desk = notify.Desk(run, policy, keep, acks, session.wandb_id(picture))
+                desk = notify.Desk(
+                    run, policy, keep, acks, session.wandb_id(picture), others, bool(others and not every)
+                )
                 memory, problems = notify.notify(desk, memory, findings, now)
                 for problem in problems:
                     session.say(f"m4ops check: {problem}")
@@ -196,8 +214,9 @@ def _metrics(checked: Checked, policy: Policy, memory: Memory, acks: Sequence[Ac
 
 def tell(run: Run, policy: Policy, reply: Reply) -> None:
     """Say what became of a request: on stderr, which cron mails, and to the run's sinks."""
-    from ops import state, tick
+    from ops import state, tick, watch
     from ops.alerts import notify
+    from ops.alerts.address import mark
     from ops.alerts.words import OPENED, News, Pending
     from ops.cli.request import told
 
@@ -208,9 +227,9 @@ def tell(run: Run, policy: Policy, reply: Reply) -> None:
     severity = Severity.OK if reply.outcome == "done" else Severity.WARNING
     news = News(OPENED, Finding("request", severity, told(reply)), reply.time, reply.time)
     with state.lease(run, "tick", tick.LEASE, notify.LIMIT) as held:
-        desk = notify.Desk(run, policy, _keeper(run, held))
-        message = desk.message((news,), reply.time)
-        for problem in notify.post(desk, state.load(run), [Pending(message)], reply.time)[1]:
+        desk = notify.Desk(run, policy, _keeper(run, held), others=watch.awaiting(run))
+        pending = Pending(desk.message((news,), reply.time), (mark("stdout:"),))
+        for problem in notify.post(desk, state.load(run), [pending], reply.time)[1]:
             session.say(f"m4ops check: {problem}")
 
 

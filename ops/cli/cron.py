@@ -61,8 +61,9 @@ def install(
     that submits its successor first; one chain a run, and a note if it breaks. Flags after -- go to the last two.
     A check that did not come is told of by the next one.
     """
-    from ops import chain, crontab, scrontab, watch
+    from ops import chain, crontab, scrontab, state, watch
     from ops.alerts.sinks import vet
+    from ops.cli import checking
 
     for sink in sinks:
         vet(sink)
@@ -94,6 +95,8 @@ def install(
         )
     for each in () if dry_run else checked:
         watch.expect(each, time.time(), minutes)
+    if not sinks and any(not checking.tells(each, state.apart(each)) for each in checked):
+        session.say("of another user's run this check prints what is new; its sinks are told by its owner's: --sink")
 
 
 @cron.command("remove")

@@ -98,6 +98,14 @@ def mine(run: Run) -> bool:
         return False
 
 
+def anothers(run: Run) -> bool:
+    """Does it certainly belong to another user?"""
+    try:
+        return run.dir.stat().st_uid != os.geteuid()
+    except OSError:
+        return False
+
+
 def beside(seen: Snapshot, memory: Memory) -> tuple[Finding, ...]:
     """What is wrong with what m4ops does by itself for a run: who checks it, its alerts, what follows a save."""
     from ops import watch
