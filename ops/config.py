@@ -65,7 +65,8 @@ class Config(Struct, frozen=True):
     the next one."""
     heartbeat: str = ""
     """An address outside, of healthchecks.io or its likes, that is asked for after every check that saw everything, so
-    that somebody notices when no check comes any more ([alerts](docs/alerts.md#who-watches-the-watcher))."""
+    that somebody notices when no check comes any more ([alerts](docs/alerts.md#who-watches-the-watcher)). In your own
+    `~/.config/m4ops/m4ops.toml`: after every `check --all`, once for all runs."""
     keep: tuple[str, ...] = ()
     """What `m4ops prune` keeps: `last 3`, `every 5000`, `best 2 by TASK`, `lowest 2 by TASK`, `around incidents`,
     `until uploaded`, `until evaluated`, `discarded 7 days`."""

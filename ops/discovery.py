@@ -44,10 +44,17 @@ def find(wanted: str | None, cwd: Path, env: dict[str, str] | None = None) -> tu
 def roots(env: dict[str, str]) -> tuple[Path, ...]:
     """Folders whose sub-folders are runs: M4OPS_ROOTS (colon-separated), then `roots` of the user's m4ops.toml."""
     listed = [Path(p) for p in env.get("M4OPS_ROOTS", "").split(":") if p]
-    home = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/")) / ".config") / "m4ops" / cfg.FILE
-    if home.is_file():
-        listed += [home.parent / p for p in cfg.load(home).roots]
-    return tuple(listed)
+    return (*listed, *(_own_file(env).parent / p for p in own(env).roots))
+
+
+def own(env: dict[str, str]) -> cfg.Config:
+    """What the user's own m4ops.toml says. Raises BadInput."""
+    home = _own_file(env)
+    return cfg.load(home) if home.is_file() else cfg.Config()
+
+
+def _own_file(env: dict[str, str]) -> Path:
+    return Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/")) / ".config") / "m4ops" / cfg.FILE
 
 
 def names(env: dict[str, str]) -> tuple[str, ...]:

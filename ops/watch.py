@@ -64,18 +64,23 @@ def silent(run: Run, now: float) -> tuple[Finding, ...]:
     return (Finding("check-silent", Severity.WARNING, summary, actions=("m4ops cron status", "m4ops cron install")),)
 
 
-def beaten(run: Run, address: str, reason: str, now: float) -> None:
-    """Note that the heartbeat did not arrive, or, without a reason, that it did. What cannot be kept is not."""
+def beaten(run: Run, address: str, reason: str, now: float) -> int:
+    """Note that the heartbeat did not arrive, or, without a reason, that it did; how often in a row it did not.
+
+    What cannot be kept is not.
+    """
     before = state.kept(run, HEARTBEAT)
     if not reason and not before:
-        return
+        return 0
+    missed = 1 + (before["missed"] if isinstance(before.get("missed"), int) else 0) if reason else 0
     from ops.alerts.address import mask
 
     with suppress(OpsError, OSError), state.lease(run, "heartbeat", LEASE):
-        if not reason:
-            return state.drop(run, HEARTBEAT)
-        missed = 1 + (before["missed"] if isinstance(before.get("missed"), int) else 0)
-        state.keep(run, HEARTBEAT, {"to": mask(address), "missed": missed, "reason": reason, "time": now})
+        if reason:
+            state.keep(run, HEARTBEAT, {"to": mask(address), "missed": missed, "reason": reason, "time": now})
+        else:
+            state.drop(run, HEARTBEAT)
+    return missed
 
 
 def unheard(run: Run) -> tuple[Finding, ...]:

@@ -332,6 +332,31 @@ def test_runs_that_name_the_same_heartbeat_beat_together(
     assert internet.pings.heard == ["ok"]
 
 
+def test_the_check_of_all_runs_has_a_heartbeat_of_its_own(
+    bare: Run, internet: Internet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = tmp_path / "config" / "m4ops" / "m4ops.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text(f'roots = ["{bare.dir.parent}"]\nheartbeat = "https://hc-ping.com{internet.pings.check}"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(own.parent.parent))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    shutil.copytree(bare.dir, other := bare.dir.parent / "tr_191")
+
+    def heard(*more: str) -> tuple[str, list[str]]:
+        internet.pings.heard.clear()
+        return m4ops(bare, monkeypatch, "check", *more), list(internet.pings.heard)
+
+    assert heard("--all")[1] == ["ok"] and heard()[1] == []
+    said, signs = heard("--all", "--test")
+    assert said.endswith("heartbeat https://hc-ping.com/***: heard\n") and signs == ["ok"]
+    configure(Run(other, "tr_191"), more="sink = 3")
+    assert heard("--all")[1] == [], "a run of one's own is not seen"
+    (other / "m4ops.toml").unlink()
+    internet.trouble["hc-ping.com"] = (404, {}, "not found")
+    told = [heard("--all")[0] for _ in range(4)]
+    assert ["heartbeat does not reach" in words for words in told] == [False, False, True, False]
+
+
 def test_a_heartbeat_that_hangs_holds_up_no_check_for_long(
     bare: Run, web: Web, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,16 +57,19 @@ def check(
     The exit code is the worst finding's, as Nagios has them: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN. Of several runs
     it is the worst run's; the scheduler is asked once for all of them.
     """
+    from ops import discovery
     from ops.views import words
 
     try:
         _parse(sinks)
         runs, lost = _runs(ctx, all_runs, wanted)
+        whole = discovery.own(dict(os.environ)).heartbeat if all_runs else ""
         if test:
             from ops.cli import trial
 
-            failed = [run.name for run, config in runs if not trial.tried(run, checking.policy_of(run, config, sinks))]
-            sys.exit(int(bool(failed)))
+            well = [trial.tried(run, checking.policy_of(run, config, sinks)) for run, config in runs]
+            well += [trial.beaten(whole)] if whole else []
+            sys.exit(int(not all(well)))
         seen = checking.checked_runs(runs, sinks, as_json, every or 0)
         checked = (*lost, *seen)
     except (OpsError, OSError) as error:
@@ -78,16 +81,17 @@ def check(
         _print(checked, worst, many=all_runs or len(wanted) > 1)
     elif worst and sys.stderr.isatty():
         session.say(_stands(checked))
-    _beat(runs, seen)
+    _beat(runs, seen, whole, lost)
     if saves:
         _after_saves(runs)
     sys.exit(int(worst))
 
 
-def _beat(runs: Sequence[tuple[Run, Config]], checked: Sequence[Checked]) -> None:
+def _beat(runs: Sequence[tuple[Run, Config]], checked: Sequence[Checked], whole: str, lost: Sequence[Checked]) -> None:
     """Tell those who wait outside that the checks live, or that they are blind. What fails is told after a while.
 
-    Who only looks at another's run says nothing of whether its own checks come.
+    Who only looks at another's run says nothing of whether its own checks come. `whole`: the address that waits for the
+    check of all runs.
     """
     from ops import state, watch
 
@@ -95,6 +99,7 @@ def _beat(runs: Sequence[tuple[Run, Config]], checked: Sequence[Checked]) -> Non
     addresses: dict[str, set[bool | None]] = {}
     for (_, config), one in zip(runs, checked, strict=True):
         addresses.setdefault(config.heartbeat, set()).add(one.sees)
+    addresses.setdefault(whole, set()).update(_seen_of_mine(checked, lost))
     sure = {address: False not in sees for address, sees in addresses.items() if address and None not in sees}
     said: dict[str, str] = {"": ""}
     if sure:
@@ -104,6 +109,15 @@ def _beat(runs: Sequence[tuple[Run, Config]], checked: Sequence[Checked]) -> Non
     for run, config in runs:
         if config.heartbeat in said:
             watch.beaten(run, config.heartbeat, said[config.heartbeat], time.time())
+    if whole in sure and watch.beaten(state.everything(), whole, said[whole], time.time()) == watch.UNHEARD:
+        session.say(f"m4ops check --all: {watch.unheard(state.everything())[0].summary}")
+
+
+def _seen_of_mine(checked: Sequence[Checked], lost: Sequence[Checked]) -> set[bool | None]:
+    """What could be seen of this user's runs, or of all where none is; of one that is not even found nothing is sure."""
+    sees = {one.run.dir: one.sees for one in checked} | {one.run.dir: None for one in lost}
+    mine = {one.run.dir for one in (*checked, *lost) if not session.anothers(one.run)}
+    return {sees[run] for run in mine or sees}
 
 
 def _stands(checked: Sequence[Checked]) -> str:

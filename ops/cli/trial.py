@@ -26,12 +26,17 @@ def tried(run: Run, policy: Policy) -> bool:
         failed += bool(reason)
         session.out(f"{mask(uri)}: {f'FAILED: {reason}' if reason else 'taken'}")
     if policy.heartbeat:
-        reason = heartbeat.beat({policy.heartbeat: True})[policy.heartbeat]
-        failed += bool(reason)
-        session.out(f"heartbeat {mask(policy.heartbeat)}: {f'FAILED: {reason}' if reason else 'heard'}")
+        failed += not beaten(policy.heartbeat)
     if not _all(policy):
         session.say("no `sinks` in m4ops.toml: what is new is printed, and cron mails that")
     return not failed
+
+
+def beaten(address: str) -> bool:
+    """Try a heartbeat, say what became of it, and whether it was heard."""
+    reason = heartbeat.beat({address: True})[address]
+    session.out(f"heartbeat {mask(address)}: {f'FAILED: {reason}' if reason else 'heard'}")
+    return not reason
 
 
 def _all(policy: Policy) -> tuple[str, ...]:
