@@ -32,6 +32,7 @@ import copy
 import math
 import os
 import signal
+import sys
 import threading
 import time
 import zlib
@@ -98,9 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         contract.record_job(config.save_dir, config_path)
     training = set_up(config, point)
     train(training)
-    training.accelerator.end_training()
     if training.wandb_run:
         training.wandb_run.finish()
+    if training.accelerator.num_processes > 1:
+        sys.stdout.flush()
+        os._exit(0)  # all is saved and said; an exit sometimes aborts while gloo's threads end (torch 2.13)
+    training.accelerator.end_training()
 
 
 def set_up(config: Config, point: ResumePoint | None) -> Training:
