@@ -50,6 +50,7 @@ def test_status_and_checkpoints_say_when_no_save_fits(run: Run, monkeypatch: pyt
     told = json.loads(run.m4ops("checkpoints", "--json").out)["disk"]
     assert told["save_interval_seconds"] == 600
     assert told["save_bytes"] > 0
+    assert "more fit" in run.m4ops("status").out and "no room" not in run.m4ops("status").out  # for years
     about = os.statvfs(run.dir)
     full = os.statvfs_result((*about[:4], 2 * told["save_bytes"] // about.f_frsize, *about[5:]))
     monkeypatch.setattr(os, "statvfs", lambda _: full)

@@ -11,6 +11,8 @@ from ops.views.words import paint, unknown
 SOON = 7 * 86400.0
 """Seconds from which on the forecast stands out."""
 URGENT = 86400.0
+FAR = 90 * 86400.0
+"""Seconds from which on it is none: no training's pace of saving holds for so long."""
 
 
 def disk_line(disk: Disk | Unknown, now: float, color: bool = False) -> str:
@@ -23,7 +25,7 @@ def disk_line(disk: Disk | Unknown, now: float, color: bool = False) -> str:
     scarce = f" (by inodes: {disk.inodes:,} free)" if disk.scarce == "inodes" else ""
     fits = f"a save takes {words.size(disk.save_bytes)}: {disk.saves_left:,} more fit{scarce}"
     left = disk.seconds_left(now)
-    if left is None or disk.interval is None:
+    if left is None or disk.interval is None or left > FAR:
         return f"{free} · {fits}"
     style = "bad" if left < URGENT else "yellow" if left < SOON else ""
     full = paint(f"no room for a save in {words.duration(left)}", style, color)
