@@ -73,22 +73,22 @@ def back_to(snapshot: Snapshot, offset: int) -> Snapshot:
     return snapshot
 
 
-def inspected(snapshot: Snapshot, steps: frozenset[int]) -> Snapshot:
-    """The snapshot with these checkpoints looked into: every file's structure, LR fields, optimizer moments."""
+def inspected(snapshot: Snapshot, steps: frozenset[int], reset: bool = False) -> Snapshot:
+    """The snapshot with these checkpoints looked into: every file's structure, LR fields, for a reset its moments."""
     if not steps or isinstance(snapshot.checkpoints, Unknown):
         return snapshot
     checkpoints = layouts.read(snapshot.run, steps)
     if isinstance(checkpoints, Unknown):
         return replace(snapshot, checkpoints=checkpoints)
-    return replace(snapshot, checkpoints=tuple(_with_states(c) if c.step in steps else c for c in checkpoints))
+    return replace(snapshot, checkpoints=tuple(_with_states(c, reset) if c.step in steps else c for c in checkpoints))
 
 
-def _with_states(checkpoint: Checkpoint) -> Checkpoint:
+def _with_states(checkpoint: Checkpoint, reset: bool) -> Checkpoint:
     from ops.checkpoints import states, verify
 
     if checkpoint.complete:
         checkpoint = replace(checkpoint, problems=verify.told(f for f in verify.faults(checkpoint) if f.sure))
-    return replace(checkpoint, states=states.read(checkpoint)) if checkpoint.complete else checkpoint
+    return replace(checkpoint, states=states.read(checkpoint, reset)) if checkpoint.complete else checkpoint
 
 
 def jobs(run: Run, shell: Shell) -> tuple[Job, ...] | Unknown:

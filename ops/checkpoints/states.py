@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ops.checkpoints import lr, moments, statefile
+from msgspec.structs import replace
+
+from ops.checkpoints import lr, statefile
 from ops.checkpoints.patch import Splice
 from ops.checkpoints.torchfile import TorchFile
 from ops.errors import OpsError
@@ -39,31 +39,33 @@ class Numbered(Protocol):
     def stored(self) -> str: ...
 
 
-def read(checkpoint: Checkpoint) -> tuple[StateFile, ...] | Unknown:
-    """Every state file with its LR fields and optimizer moments; Unknown, with the reason, if one cannot be read."""
+def read(checkpoint: Checkpoint, reset: bool) -> tuple[StateFile, ...] | Unknown:
+    """Every state file with its LR fields; Unknown, with the reason, if one cannot be read.
+
+    For a `reset` also with its optimizer moments, and its fingerprint, for which up to 16 MB of it are read.
+    """
     from ops.checkpoints import layouts
 
     try:
         paths = layouts.state_files(checkpoint)
-        return tuple(_state_file(path, path.relative_to(checkpoint.home).as_posix(), paths) for path in paths)
+        return tuple(_state_file(path, path.relative_to(checkpoint.home).as_posix(), paths, reset) for path in paths)
     except OpsError as error:
         return Unknown(f"{error.what}" + (f" ({error.where})" if error.where else ""))
     except OSError as error:
         return Unknown(f"{error.filename}: {error.strerror}")
 
 
-def _state_file(path: Path, name: str, paths: Sequence[Path]) -> StateFile:
+def _state_file(path: Path, name: str, paths: Sequence[Path], reset: bool) -> StateFile:
     file = statefile.read(path)
     scheduler = lr.scheduler_of(file)
-    return StateFile(
+    found = StateFile(
         name,
-        fingerprint(path),
-        lr.sites_of(file, name),
-        _moments(file),
-        lr.counters_of(file, name),
-        scheduler,
-        _stride(path, scheduler, paths) if scheduler else 1,
+        lr=lr.sites_of(file, name),
+        counters=lr.counters_of(file, name),
+        scheduler=scheduler,
+        stride=_stride(path, scheduler, paths) if scheduler else 1,
     )
+    return replace(found, fingerprint=fingerprint(path), moments=_moments(file)) if reset else found
 
 
 def _stride(path: Path, scheduler: Mapping[str, Any], paths: Sequence[Path]) -> int | Unknown:
@@ -87,6 +89,8 @@ def _stride(path: Path, scheduler: Mapping[str, Any], paths: Sequence[Path]) -> 
 def _moments(file: TorchFile) -> tuple[Span, ...] | Unknown:
     if lr.holds_scheduler(file.path.name) or "model_states" in file.path.name:
         return ()
+    from ops.checkpoints import moments
+
     try:
         return moments.ranges_of(file)
     except OpsError as error:
@@ -95,6 +99,8 @@ def _moments(file: TorchFile) -> tuple[Span, ...] | Unknown:
 
 def fingerprint(path: Path) -> str:
     """What tells one content from another; empty when there is no such file."""
+    import hashlib
+
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -144,6 +150,8 @@ def rebuilt(path: Path, edits: Iterable[Numbered]) -> bytes:
 
 def copy_rewritten(source: Path, place: Path, zero: Sequence[Span], edits: Sequence[Numbered]) -> None:
     """Copy a state file with its optimizer moments zeroed and numbers set. Raises OpsError if the spans moved."""
+    from ops.checkpoints import moments
+
     spans, splices = moments.zeroing(source, [(site(source, e), e.after) for e in edits])
     if spans != tuple(zero):
         raise OpsError(
@@ -167,6 +175,8 @@ def copy_as_edited(source: Path, place: Path, zero: Sequence[Span], edits: Seque
     elif left and source.stat().st_size <= small:
         place.write_bytes(rebuilt(source, left))
     else:
+        import shutil
+
         shutil.copyfile(source, place)
         with place.open("r+b") as file:
             for piece in patch(source, left) if left else ():

@@ -62,7 +62,7 @@ def plan(wish: Wish, run: Run, command: str) -> Plan:
     """The plan of a wish for the run as it is now. Raises Refused, BadInput."""
     seen = session.look(run)
     settled = wish.resolved(seen)
-    seen = snapshot.inspected(seen, settled.inspects(seen))
+    seen = snapshot.inspected(seen, settled.inspects(seen), settled.resets)
     if settled.asks_nodes:
         from ops import nodes
 

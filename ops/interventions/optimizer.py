@@ -25,6 +25,10 @@ class ResetOptimizer(CheckpointEdit, frozen=True):
     originals: bool = True
     again: bool = False
 
+    @property
+    def resets(self) -> bool:
+        return True
+
     def title(self, snapshot: Snapshot) -> str:
         extra = f" with LR × {self.scale_lr:g}" if self.scale_lr is not None else ""
         extra += f" with LR = {self.set_lr:g}" if self.set_lr is not None else ""

@@ -28,6 +28,10 @@ class Rewind(Edit, frozen=True):
     keep_wandb_run: bool = False
     again: bool = False
 
+    @property
+    def resets(self) -> bool:
+        return self.reset_optimizer
+
     def title(self, snapshot: Snapshot) -> str:
         extra = [f"LR × {self.scale_lr:g}"] if self.scale_lr is not None else []
         extra += [f"LR = {self.set_lr:g}"] if self.set_lr is not None else []

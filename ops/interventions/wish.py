@@ -24,6 +24,10 @@ class Wish(Protocol):
     asks_nodes: ClassVar[bool]
     """Whether `actions` needs the snapshot's placement."""
 
+    @property
+    def resets(self) -> bool:
+        """Whether `actions` needs the optimizer's moments, and the fingerprints, of what is inspected."""
+
     def resolved(self, snapshot: Snapshot) -> Wish:
         """The wish with its target a plain step: `latest` and `-1` mean another one after the job saved once more."""
         ...
@@ -43,6 +47,10 @@ class Simple(Struct, frozen=True):
     """What most wishes answer: nothing to resolve, to inspect, to promise, to pay or to say."""
 
     asks_nodes: ClassVar[bool] = False
+
+    @property
+    def resets(self) -> bool:
+        return False
 
     def resolved(self, snapshot: Snapshot) -> Any:
         return self

@@ -34,10 +34,11 @@ class StateFile(Struct, frozen=True):
     """What an intervention may need of one state file of a checkpoint: its LR values and its optimizer moments."""
 
     file: str
-    fingerprint: str
+    fingerprint: str = ""
+    """Of its content; empty where no reset was asked for."""
     lr: tuple[LrSite, ...] = ()
-    moments: tuple[Span, ...] | Unknown = ()
-    """Unknown: this optimizer's state cannot be zeroed safely."""
+    moments: tuple[Span, ...] | Unknown = Unknown("not looked for")
+    """Unknown: this optimizer's state cannot be zeroed safely, or no reset was asked for."""
     counters: tuple[LrSite, ...] = ()
     """By which its schedulers count their steps."""
     scheduler: Mapping[str, Any] | None = None
