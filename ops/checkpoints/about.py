@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from ops import schedules
-from ops.checkpoints import layouts, lr, safetensors, sharded
+from ops.checkpoints import layouts, lr
 from ops.checkpoints.statefile import read
 from ops.checkpoints.symbols import Call, Int
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, TorchFile, extents, opened
@@ -73,7 +73,9 @@ def about(checkpoint: Checkpoint) -> About:
     layout, state = layouts.words(checkpoint), state_folder(checkpoint.home)
     shards = {p: f for p, f in files.items() if SHARD.fullmatch(p.name)}
     try:
-        rates: tuple[LrSite, ...] | Unknown = tuple(s for p in files for s in lr.file_sites(p, _name(checkpoint, p)))
+        rates: tuple[LrSite, ...] | Unknown = tuple(
+            s for p, f in files.items() for s in lr.sites_of(f, _name(checkpoint, p))
+        )
     except OpsError as error:
         rates = Unknown(error.what)
     every = checkpoint.files or sorted(p for p in checkpoint.path.rglob("*") if p.is_file())
@@ -247,6 +249,8 @@ def _processes(state: Path) -> int | Unknown:
 
 
 def _weights(state: Path, files: Mapping[Path, TorchFile]) -> Iterator[Weights]:
+    from ops.checkpoints import safetensors, sharded
+
     counts: dict[tuple[str, str], int] = {}
 
     def add(part: str, dtype: str, elements: int) -> None:

@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from struct import pack
 
-from ops.checkpoints import dcp
 from ops.checkpoints.patch import Splice, respliced, with_crc
-from ops.checkpoints.torchfile import StateError, TorchFile, opened
+from ops.checkpoints.torchfile import DISTRIBUTED, StateError, TorchFile, opened
 from ops.checkpoints.torchzip import (
     DESCRIPTOR_FLAG,
     END,
@@ -64,7 +63,7 @@ def appended(file: TorchFile, changes: Iterable[Splice]) -> tuple[Splice, ...]:
 def undone(path: Path) -> int | None:
     """Where the file ended before its pickle was appended; None for a file that is as it was written."""
     with opened(path) as fd:
-        if read_at(fd, 0, 2) != b"PK" or path.suffix == dcp.SUFFIX:
+        if read_at(fd, 0, 2) != b"PK" or path.suffix == DISTRIBUTED:
             return None
         records = read_directory(fd).records
         last = records[-1].header_at if len(records) > 1 and records[-1].name.endswith("/data.pkl") else 0

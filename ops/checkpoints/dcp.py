@@ -24,7 +24,6 @@ from ops.errors import OpsError
 
 METADATA = ".metadata"
 """Written last: a folder without it is no checkpoint."""
-SUFFIX = ".distcp"
 Path_ = tuple[str | int, ...]
 
 

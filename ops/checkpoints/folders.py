@@ -97,11 +97,14 @@ def fsdp_problems(state: Path) -> list[str]:
 
     Source: accelerate `utils/fsdp_utils.py`; HF Trainer saves by it.
     """
+    parts = sorted(p for p in state.iterdir() if _FSDP.fullmatch(p.name) and p.is_dir())
+    if not parts:
+        return []
     from ops.checkpoints import dcp
     from ops.errors import OpsError
 
     found = []
-    for folder in sorted(p for p in state.iterdir() if _FSDP.fullmatch(p.name) and p.is_dir()):
+    for folder in parts:
         try:
             found += [f"{folder.name}: {p}" for p in dcp.problems(folder)]
         except OpsError as error:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ops.checkpoints import append, dcp
+from ops.checkpoints import append
 from ops.checkpoints.opcodes import FORMATS, LINES, LONGEST_LINE, encoded, opcode_end, packed, unpacked
 from ops.checkpoints.patch import Splice, rebuilt_bytes, with_crc
 from ops.checkpoints.statefile import read
@@ -79,7 +79,10 @@ def state_files(checkpoint_dir: Path) -> tuple[Path, ...]:
         for p in state.glob("*/*")
         if p.parent.name.startswith(("pytorch_model", "global_step")) and _SHARD.fullmatch(p.name)
     ]
-    shards += [p for folder in state.glob("optimizer_*/") for p in dcp.state_files(folder)]  # FSDP's
+    for folder in state.glob("optimizer_*/"):  # FSDP's
+        from ops.checkpoints import dcp
+
+        shards += dcp.state_files(folder)
     if not plain and not shards:
         raise StateError("no optimizer or scheduler state here", str(state), "m4ops checkpoints")
     return tuple(sorted(plain, key=_natural) + sorted(shards, key=_natural))

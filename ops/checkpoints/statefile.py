@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ops.checkpoints import dcp, torchfile
-from ops.checkpoints.torchfile import StateError, TorchFile
+from ops.checkpoints import torchfile
+from ops.checkpoints.torchfile import DISTRIBUTED, StateError, TorchFile
 from ops.checkpoints.torchzip import shown
 
 
@@ -14,13 +14,19 @@ def read(path: Path, size: int | None = None) -> TorchFile:
 
     `size`: as if the file, a zip, ended after so many bytes.
     """
-    return dcp.read(path) if path.suffix == dcp.SUFFIX else torchfile.read(path, size)
+    if path.suffix != DISTRIBUTED:
+        return torchfile.read(path, size)
+    from ops.checkpoints import dcp
+
+    return dcp.read(path)
 
 
 def structure_problems(path: Path) -> tuple[str, ...]:
     """What is wrong with a state file's structure; empty when it is well formed. Tensors are not read."""
-    if path.suffix != dcp.SUFFIX:
+    if path.suffix != DISTRIBUTED:
         return torchfile.structure_problems(path)
+    from ops.checkpoints import dcp
+
     try:
         return shown(dcp.structure_problems(path))
     except StateError as error:

@@ -38,6 +38,8 @@ _TRUSTED = {
     "collections", "torch", "torch._utils", "torch._tensor", "_codecs",
     "numpy.core.multiarray", "numpy._core.multiarray",
 }  # fmt: skip
+DISTRIBUTED = ".distcp"
+"""How the name of a file ends that is made of many (`ops.checkpoints.dcp`)."""
 _LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ops import schedules
-from ops.checkpoints import about, accelerate_state, folders, layouts, lr, safetensors, statefile
+from ops.checkpoints import about, accelerate_state, folders, layouts, lr, statefile
 from ops.checkpoints.about import SHARD
 from ops.checkpoints.patch import crc_of_zeros
 from ops.checkpoints.torchfile import StateError, TorchFile
@@ -81,6 +81,8 @@ def structure(path: Path) -> tuple[str, ...]:
     """What is wrong with one file's structure. A fraction of a millisecond, whatever its size."""
     if path.suffix != ".safetensors":
         return statefile.structure_problems(path)
+    from ops.checkpoints import safetensors
+
     try:
         safetensors.read(path)
     except StateError as error:
@@ -170,7 +172,7 @@ def _said(path: Path, file: TorchFile) -> Iterator[tuple[str, str]]:
             yield key, str(tree.get(key))
         return
     yield "the optimizer's step", ", ".join(map(str, sorted(about.optimizer_steps(file)))) or "none"
-    for site in lr.file_sites(path):
+    for site in lr.sites_of(file, path.name):
         yield site.label.removeprefix("optimizer_state_dict."), f"{site.value:g}"
 
 
@@ -211,7 +213,7 @@ def _mixture(checkpoint: Checkpoint, files: Mapping[Path, TorchFile]) -> Iterato
             and path.suffix != ".ckpt"
         ):
             continue
-        for site in lr.file_sites(path):
+        for site in lr.sites_of(file, path.name):
             group = site.label.rpartition("[")[2].rstrip("]")
             if schedules.own(site.label).startswith("_last_lr["):
                 schedulers[group] = site.value

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ops.checkpoints import dcp
 from ops.checkpoints.folders import modified, names, numbered, size
+from ops.checkpoints.torchfile import DISTRIBUTED
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
 LAYOUT = Layout(
@@ -73,7 +74,7 @@ def _any(folder: Path) -> bool:
 
 
 def _saved(folder: Path) -> bool:
-    return any(name == dcp.METADATA or name.endswith(dcp.SUFFIX) for name in names(folder))
+    return any(name == dcp.METADATA or name.endswith(DISTRIBUTED) for name in names(folder))
 
 
 def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
