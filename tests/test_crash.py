@@ -27,6 +27,7 @@ CALLS = (
 GROWING = ("mkdir", "link", "write")
 """Calls that a full disk refuses."""
 TORN = ("pwrite", "write")
+JOURNAL = "journal.jsonl"
 KILLED = -signal.SIGKILL
 
 
@@ -58,12 +59,17 @@ def staged(handle: int) -> bool:
     return "/.m4ops/" in os.readlink(f"/proc/self/fd/{handle}")
 
 
-def killer(at: int, torn: bool) -> Callable[[int, str, tuple[Any, ...]], None]:
-    """SIGKILL before call number `at`; `torn`: half of its bytes are written still."""
+def killer(at: int, torn: bool, synced: Path | None = None) -> Callable[[int, str, tuple[Any, ...]], None]:
+    """SIGKILL before call number `at`; `torn`: half of its bytes are written still.
+
+    `synced` is told how long the journal is each time it is made durable.
+    """
     write, pwrite = os.write, os.pwrite
 
     def fault(number: int, name: str, args: tuple[Any, ...]) -> None:
         if number != at:
+            if synced and name == "fsync" and os.readlink(f"/proc/self/fd/{args[0]}").endswith(JOURNAL):
+                synced.write_text(str(os.fstat(args[0]).st_size))
             return
         if torn and name in TORN:
             half = args[1][: len(args[1]) // 2]
@@ -73,7 +79,7 @@ def killer(at: int, torn: bool) -> Callable[[int, str, tuple[Any, ...]], None]:
     return fault
 
 
-def killed(run: Run, at: int, words: tuple[str, ...], torn: bool = False) -> int:
+def killed(run: Run, at: int, words: tuple[str, ...], torn: bool = False, synced: Path | None = None) -> int:
     """The command in a process of its own that dies at that call; its exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -81,7 +87,7 @@ def killed(run: Run, at: int, words: tuple[str, ...], torn: bool = False) -> int
     if child == 0:
         code = 70
         try:
-            with Layer(killer(at, torn)).between():
+            with Layer(killer(at, torn, synced)).between():
                 code = run.m4ops(*words).code
         finally:
             os._exit(code)
@@ -250,6 +256,23 @@ def test_killed_at_any_call_it_is_undone_or_finished(told: Story) -> None:
         said = run.m4ops("apply", "1", "-y")
         assert said.code == 0 or "nothing to finish" in said.err or not begun, f"{when}: {said.err}"
         assert_same(run.tree(), told.after if begun else told.before, f"{when}, finished")
+
+
+@pytest.mark.parametrize("told", ["everything", "in-place"], indirect=True)
+def test_what_the_journal_loses_with_the_power_the_files_tell(told: Story) -> None:
+    synced = told.run.root.with_name("synced")
+    lost = 0
+    for at in (number for number, name in enumerate(told.calls, 1) if name not in ("fsync", "staged")):
+        run = told.anew()
+        synced.write_text("0")
+        assert killed(run, at, told.words, synced=synced) == KILLED
+        with contextlib.suppress(FileNotFoundError), open(run.dir / ".m4ops" / JOURNAL, "r+b") as journal:
+            lost += journal.seek(0, os.SEEK_END) > int(synced.read_text())
+            journal.truncate(int(synced.read_text()))
+        said = run.m4ops("undo", "-y")
+        assert said.code == 0 or "no change to take" in said.err, f"before call {at}: {said.err}"
+        assert_same(run.tree(), told.before, f"the power went before call {at}")
+    assert lost
 
 
 def test_an_undo_killed_at_any_call_is_ended_by_another(told: Story) -> None:

@@ -169,7 +169,7 @@ def _run_stage(
                 wait(action, world)
             case _:
                 files.do(action, ready)
-        writer.applied(index)
+        writer.applied(index, durable=isinstance(action, act.Fileless))
 
 
 def _failed(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def _do(action: Action, built: Built) -> None:
         case act.WriteText(after=None):
             Path(action.path).unlink(missing_ok=True)
         case act.PatchState() if built.pieces:
-            inplace.write(action.path, built.pieces)
+            return inplace.write(action.path, built.pieces)
         case act.WriteText() | act.SetJson() | act.PatchState():
             os.replace(_needed(built.new), real(action.path))
         case act.Rewrite(restore=True):
@@ -179,7 +179,7 @@ def _in_its_place(action: Action) -> Iterator[None]:
 
 def sweep(actions: Iterable[act.Action], run_dir: Path) -> None:
     """Remove what was built for these actions and is no longer needed. Hold the run's lease."""
-    shutil.rmtree(run_dir / OPS_DIR / "tmp", ignore_errors=True)
+    _clear(run_dir / OPS_DIR / "tmp")
     for path in {p for a in actions for p in act.paths(a)}:
         target = real(path)
         if target.is_relative_to(run_dir):
@@ -188,6 +188,15 @@ def sweep(actions: Iterable[act.Action], run_dir: Path) -> None:
             for entry in os.scandir(target.parent):
                 if entry.name.startswith(".m4ops-") and entry.name.endswith(f"-{target.name}"):
                     os.unlink(entry.path)
+
+
+def _clear(folder: Path) -> None:
+    """Remove the folder with what was built there: files, and folders that are empty."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            with contextlib.suppress(OSError):
+                (os.rmdir if entry.is_dir(follow_symlinks=False) else os.unlink)(entry.path)
+        os.rmdir(folder)
 
 
 def staging(target: Path, run_dir: Path, name: str) -> Path:
@@ -229,6 +238,8 @@ def _prepare_patch(action: act.PatchState, run_dir: Path, name: str) -> Built:
     if info.st_nlink == 1:
         return Built(pieces=pieces)
     place = _place(path, run_dir, name)  # written in place, the change would show under the file's other names
+    import shutil
+
     shutil.copyfile(path, place)
     inplace.write(place, pieces)
     _like(place, path)
@@ -262,7 +273,8 @@ def _new_folder(action: act.Folder, run_dir: Path, name: str) -> Path:
     """The folder, as open to the group as the nearest one there is above it; to be renamed in."""
     place = _place(Path(action.path), run_dir, name)
     place.mkdir()
-    shutil.copymode(next(p for p in Path(action.path).parents if p.is_dir()), place)
+    above = next(p for p in Path(action.path).parents if p.is_dir())
+    place.chmod(stat.S_IMODE(above.stat().st_mode))
     return place
 
 
@@ -306,6 +318,8 @@ def _second_name(path: Path, name: Path, part: Path) -> None:
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
+        import shutil
+
         shutil.copy2(path, part)
         _sync(part)
         os.replace(part, name)
@@ -336,11 +350,13 @@ def _written(target: Path, place: Path, content: bytes) -> Path:
 
 def _like(place: Path, target: Path) -> None:
     """Mode and group of the file it replaces: group-writable stays so."""
-    if not target.exists():
+    try:
+        info = target.stat()
+    except FileNotFoundError:
         return
     with contextlib.suppress(OSError):
-        os.chown(place, -1, target.stat().st_gid)
-    shutil.copymode(target, place)
+        os.chown(place, -1, info.st_gid)
+    place.chmod(stat.S_IMODE(info.st_mode))
 
 
 def _needed(place: Path | None) -> Path:
