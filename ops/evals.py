@@ -5,7 +5,6 @@ A line's bytes are never changed: it is kept or not. A line whose step cannot be
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -23,6 +22,8 @@ def read(path: Path | None, layout: Layout = M4) -> Evals | Unknown:
         content, archives = path.read_bytes(), _archives(path)
     except OSError as error:
         return Unknown(f"{path}: {error.strerror}")
+    import hashlib
+
     name = names(layout)
     parsed = tuple(parse(n, raw, name) for n, raw in enumerate(lines_of(content), 1))
     return Evals(path, "sha256:" + hashlib.sha256(content).hexdigest(), parsed, archives)

@@ -5,7 +5,6 @@ Only for commands that look. One that changes anything asks anew, and what it or
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -81,13 +80,18 @@ def forget(env: Mapping[str, str] = os.environ) -> None:
 
 
 def _place(env: Mapping[str, str]) -> str:
-    words = [os.uname().nodename, *(f"{name}={env.get(name, '')}" for name in _CLUSTER)]
-    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return _short([os.uname().nodename, *(f"{name}={env.get(name, '')}" for name in _CLUSTER)])
 
 
 def _name(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    question = hashlib.sha256("\0".join(argv).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return f"{_place(env)}-{question}.json"
+    return f"{_place(env)}-{_short(argv)}.json"
+
+
+def _short(words: Sequence[str]) -> str:
+    """A name of words that may hold anything."""
+    import hashlib
+
+    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _remembered(file: Path, since: float, until: float) -> Answer | None:
