@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import statistics
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
+from ops.checkpoints.layouts.m4 import GBS_KEYS
 from ops.cli import COMMANDS
 
 BARE = """\
@@ -62,17 +65,32 @@ def a_run(folder: Path) -> dict[str, str]:
     line = "[2026-01-01 00:00:00] iteration: {:9d}/500000   0% | elapsed time: 00:{:02d}:{:02d} | per_token_loss: 2.1 | lr: 1.000E-05 |\n"
     log = "".join(line.format(25 * n, n // 60 % 60, n % 60) for n in range(1, 2001))
     (run / "logs" / "main_log.txt").write_text(log, encoding="utf-8")
-    infos = {"train_logs": {}, "wandb_run_id": "a", "seed": 1, "resume_epoch": 0, "gbs_running": {}}
+    infos = {
+        "train_logs": {},
+        "wandb_run_id": "a",
+        "seed": 1,
+        "resume_epoch": 0,
+        "gbs_running": dict.fromkeys(GBS_KEYS, 1),
+    }
     for step in range(48500, 50001, 500):
         state = run / f"opt_step-{step}" / "accelerator_state"
         state.mkdir(parents=True)
-        for name in ("custom_checkpoint_0.pkl", "model.safetensors", "optimizer.bin"):
-            (state / name).write_bytes(b"")
+        for name, tree in (("custom_checkpoint_0", {"last_epoch": step}), ("optimizer", {"param_groups": []})):
+            suffix = "pkl" if name[0] == "c" else "bin"
+            with zipfile.ZipFile(state / f"{name}.{suffix}", "w") as file:
+                file.writestr(f"{name}/data.pkl", pickle.dumps(tree, protocol=2))
+        (state / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+        (state / "random_states_0.pkl").write_bytes(pickle.dumps({}, protocol=2))
         (state.parent / "finished-saving").touch()
         (state.parent / "resume_run_infos.json").write_text(json.dumps(infos | {"resume_opt_step": step}))
     (run / "latest_opt_step_dir").write_text(str(run / "opt_step-50000"))
     (folder / "scheduler").mkdir()
-    return {**os.environ, "M4OPS_EMBEDDED": str(folder / "scheduler"), "M4OPS_RUN": str(run)}
+    return {
+        **os.environ,
+        "M4OPS_EMBEDDED": str(folder / "scheduler"),
+        "M4OPS_RUN": str(run),
+        "XDG_STATE_HOME": str(folder / "state"),
+    }
 
 
 def main(pairs: int) -> None:

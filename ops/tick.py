@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from ops import attempts, fleet, nodes, slurm, snapshot, state
+from ops import attempts, checked, fleet, nodes, slurm, snapshot, state
 from ops.attempts import Ledger
 from ops.errors import BadInput, OpsError
 from ops.logs import reader
@@ -68,7 +68,7 @@ def _cluster(
             names, known = set(attempts.wanted(ledger)), {a.key for a in ledger.ended}
             ledger = attempts.answered(ledger, (a for a in told if a.raw_id in names or a.key in known))
         try:
-            picture = snapshot.beside_log(run, now, jobs[run.dir])
+            picture = checked.resumed_next(snapshot.beside_log(run, now, jobs[run.dir]))
         except OSError as error:
             seen[run.dir] = error
             continue

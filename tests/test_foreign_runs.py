@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import pickle
 import pkgutil
 import tempfile
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ CLOSED = {
     "tr_log": "logs/main_log.txt",
     "tr_logs": "logs",
     "tr_checkpoint": "opt_step-5",
+    "tr_weights": "opt_step-5/accelerator_state/model.safetensors",
     "tr_pointer": "latest_opt_step_dir",
     "tr_bookkeeping": ".m4ops",
     "tr_folder": ".",
@@ -41,8 +43,9 @@ def made(folder: Path) -> Path:
     for place in (folder / "logs", folder / ".m4ops" / "state", folder / ".m4ops" / "cron", state):
         place.mkdir(parents=True)
     (folder / "logs" / "main_log.txt").write_text("".join(LINE.format(n) for n in range(1, 6)))
-    for name in ("custom_checkpoint_0.pkl", "model.safetensors", "optimizer.bin"):
-        (state / name).write_bytes(b"")
+    for name in ("custom_checkpoint_0.pkl", "optimizer.bin", "random_states_0.pkl"):
+        (state / name).write_bytes(pickle.dumps({}))
+    (state / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     (state.parent / "finished-saving").touch()
     (state.parent / "resume_run_infos.json").write_text(json.dumps(INFOS))
     (folder / "latest_opt_step_dir").write_text(str(state.parent))
@@ -99,6 +102,7 @@ def test_what_is_closed_is_unknown_and_hides_nothing_else(root: Path) -> None:
         "tr_log": {**absent, "log-unknown": "UNKNOWN"},
         "tr_logs": {**absent, "log-unknown": "UNKNOWN", "series-unknown": "UNKNOWN"},
         "tr_checkpoint": {**absent, "checkpoints-unknown": "UNKNOWN"},
+        "tr_weights": absent,
         "tr_pointer": {**absent, "pointer-broken": "UNKNOWN"},
         "tr_bookkeeping": absent,
         "tr_own": {**absent, "node-failure": "CRITICAL"},

@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import damage
 import pytest
@@ -14,8 +15,9 @@ import runs
 import torch
 from runs import Run
 
-from ops.checkpoints import deep
+from ops.checkpoints import deep, verify
 from ops.checkpoints.deep import PIECE, faults, not_finite
+from ops.model import Checkpoint
 
 
 def verdict(run: Path, *words: str) -> str:
@@ -185,3 +187,54 @@ def test_a_step_that_is_not_there_is_an_error_with_the_nearest(run: Run) -> None
     said = run.m4ops("inspect", "25")
     assert said.code == 1
     assert "20" in said.err and "30" in said.err
+
+
+def told(run: Run) -> dict[str, dict[str, Any]]:
+    """What `m4ops check` says of the run, by kind."""
+    return {finding["kind"]: finding for finding in json.loads(run.m4ops("check", "--json").out)["findings"]}
+
+
+def test_check_and_status_tell_that_the_next_resume_takes_a_damaged_checkpoint(run: Run) -> None:
+    assert "checkpoint-damaged" not in told(run)
+    damage.truncated(run.dir / "opt_step-40", run.dir / "opt_step-10")
+    damage.emptied(run.dir / "opt_step-30", run.dir / "opt_step-10")
+    before = run.tree()
+    finding = told(run)["checkpoint-damaged"]
+    assert (finding["severity"], finding["step"]) == ("CRITICAL", 40)
+    assert "opt_step-40" in finding["summary"] and "optimizer.bin" in finding["summary"]
+    assert finding["actions"][0] == "m4ops rewind --to 20 --keep-wandb-run"
+    status = json.loads(run.m4ops("status", "--json").out)
+    assert "optimizer.bin" in status["pointer"]["problem"]
+    assert "checkpoint-damaged" in {f["kind"] for f in status["findings"]}
+    assert run.tree() == before
+    run.done(*finding["actions"][0].split()[1:], "-y")
+    assert "checkpoint-damaged" not in told(run)
+
+
+def test_what_every_byte_showed_is_told_until_the_checkpoint_is_another(run: Run) -> None:
+    sound = run.state(40, "optimizer.bin").read_bytes()
+    damage.flipped_bit(run.dir / "opt_step-40", run.dir / "opt_step-10")
+    assert "checkpoint-damaged" not in told(run)
+    assert verdict(run.dir, "40", "--deep") == "CRITICAL"
+    assert "CRC-32" in told(run)["checkpoint-damaged"]["summary"]
+    run.state(40, "optimizer.bin").write_bytes(sound)
+    assert "checkpoint-damaged" not in told(run)
+
+
+def test_a_checkpoint_that_is_the_same_is_not_looked_at_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    look = verify.faults
+
+    def noted(checkpoint: Checkpoint) -> tuple[verify.Fault, ...]:
+        looked.append(checkpoint.name)
+        return look(checkpoint)
+
+    monkeypatch.setattr(verify, "faults", noted)
+    run.done("status")
+    told(run)
+    run.done("status")
+    told(run)
+    assert looked == ["opt_step-40"]
+    damage.truncated(run.dir / "opt_step-40", run.dir / "opt_step-10")
+    assert told(run)["checkpoint-damaged"]["actions"][0] == "m4ops rewind --to 30 --keep-wandb-run"
+    assert looked == ["opt_step-40", "opt_step-40", "opt_step-30"]

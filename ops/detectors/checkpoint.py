@@ -10,7 +10,7 @@ from ops.model import Checkpoint, Finding, Pointer, Severity, Snapshot, Unknown
 
 
 def look(snapshot: Snapshot) -> tuple[Finding, ...]:
-    """`pointer-broken`, `checkpoint-incomplete` (the target's), `stray-file`, `checkpoints-unknown`."""
+    """`pointer-broken`, `checkpoint-incomplete`, `checkpoint-damaged` (the target's), `stray-file`, `checkpoints-unknown`."""
     if isinstance(snapshot.checkpoints, Unknown):
         summary = f"the checkpoints could not be read: {snapshot.checkpoints.reason}"
         unknown = Finding("checkpoints-unknown", Severity.UNKNOWN, summary, runbook="pointer-broken")
@@ -54,8 +54,10 @@ def _broken(snapshot: Snapshot, severity: Severity, summary: str, pointer: Point
 def _incomplete(pointer: Pointer | Unknown, checkpoints: tuple[Checkpoint, ...]) -> tuple[Finding, ...]:
     pointed = pointer.step if isinstance(pointer, Pointer) else None
     target = next((c for c in checkpoints if c.step == pointed), None)
-    if target is None or target.complete:
+    if target is None or target.sound:
         return ()
+    if target.complete and target.checked:
+        return (_damaged(target, target.checked.faults, checkpoints),)
     finding = Finding(
         kind="checkpoint-incomplete",
         severity=Severity.WARNING,
@@ -66,6 +68,22 @@ def _incomplete(pointer: Pointer | Unknown, checkpoints: tuple[Checkpoint, ...])
         actions=("m4ops rewind --to latest",),
     )
     return (finding,)
+
+
+def _damaged(target: Checkpoint, faults: tuple[str, ...], checkpoints: tuple[Checkpoint, ...]) -> Finding:
+    """With where to go back to: the newest checkpoint before it that was looked at, and is sound."""
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    sound = max((c.step for c in checkpoints if c.step < target.step and c.checked and c.sound), default=None)
+    verify = f"m4ops verify-checkpoint {target.step}"
+    return Finding(
+        kind="checkpoint-damaged",
+        severity=Severity.CRITICAL,
+        summary=f"the next resume takes {target.name}, which is damaged: {faults[0]}{more}",
+        evidence=tuple(f"{target.path}: {fault}" for fault in faults),
+        step=target.step,
+        runbook="pointer-broken",
+        actions=(verify,) if sound is None else (f"m4ops rewind --to {sound} --keep-wandb-run", verify),
+    )
 
 
 def _stray(pointer: Pointer | Unknown, checkpoints: tuple[Checkpoint, ...]) -> tuple[Finding, ...]:

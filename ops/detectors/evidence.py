@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ops.model import Change, Checkpoint, LogView, Snapshot
+from ops.model import Change, LogView, Snapshot
 
 State = Mapping[str, Any]
 """A detector's memory: plain JSON, rebuilt by feeding the log from its start to an empty one."""
@@ -18,16 +18,12 @@ def where(snapshot: Snapshot, line: int, offset: int) -> str:
 
 
 def rewind_target(snapshot: Snapshot, onset: int, margin: int) -> int | None:
-    """The last complete checkpoint `margin` steps before `onset`, else the last one before it at all."""
+    """The last sound checkpoint `margin` steps before `onset`, else the last one before it at all."""
     checkpoints = snapshot.checkpoints if isinstance(snapshot.checkpoints, tuple) else ()
-    steps = sorted(c.step for c in checkpoints if _complete_before(c, onset))
+    steps = sorted(c.step for c in checkpoints if c.sound and c.step < onset)
     safe = [step for step in steps if step <= onset - margin]
     found = safe or steps
     return found[-1] if found else None
-
-
-def _complete_before(checkpoint: Checkpoint, onset: int) -> bool:
-    return checkpoint.complete and checkpoint.step < onset
 
 
 def ladder(snapshot: Snapshot, onset: int, margin: int) -> tuple[str, ...]:

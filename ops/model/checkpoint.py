@@ -88,8 +88,8 @@ class Checkpoint(Struct, frozen=True):
     lr_elsewhere: str = ""
     """Where a resume takes its LR from, when that is not the checkpoint."""
 
-    checked: Checked | None = None
-    """The newest thorough look at it, where that is remembered and its files are still the same."""
+    checked: Checked | Unknown | None = None
+    """The newest thorough look at it, where that is remembered and its files are still the same; why there is none yet."""
     pushed: str = ""
     """Where a copy was pushed to, as it was noted then; empty: nowhere, or not looked up."""
     stale: tuple[str, ...] = ()
@@ -98,6 +98,11 @@ class Checkpoint(Struct, frozen=True):
     @property
     def complete(self) -> bool:
         return not self.problems
+
+    @property
+    def sound(self) -> bool:
+        """Complete, and no look found a fault."""
+        return self.complete and not (self.checked and self.checked.faults)
 
     @property
     def name(self) -> str:

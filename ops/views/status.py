@@ -81,7 +81,7 @@ def pointer_problem(snapshot: Snapshot, pointer: Pointer) -> str | Unknown:
     target = next((c for c in snapshot.checkpoints if c.step == pointer.step), None)
     if target is None:
         return f"there is no {snapshot.run.layout.called(pointer.step)}"
-    return "; ".join(target.problems)
+    return "; ".join((*target.problems, *(target.checked.faults if target.checked else ())))
 
 
 def _row(label: str, text: str, color: bool) -> str:
@@ -221,7 +221,14 @@ def _pointer(snapshot: Snapshot, color: bool) -> str:
         return f"{step} · {paint(unknown(problem), 'magenta', color)}"
     if problem:
         return f"{step} · {paint('BROKEN', 'bad', color)}: {clean(problem)}"
-    return f"a resume starts at {paint(step, 'bold', color)} · ok"
+    starts = f"a resume starts at {paint(step, 'bold', color)}"
+    target = next((c for c in snapshot.checkpoints or () if c.step == pointer.step), None)
+    if target and isinstance(target.checked, Unknown):
+        return f"{starts} · {paint(unknown(target.checked), 'magenta', color)}"
+    if target and (doubts := words.doubts(target)):
+        more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
+        return f"{starts} · {paint('suspect', 'yellow', color)}: {clean(doubts[0])}{more}"
+    return f"{starts} · ok"
 
 
 def _checkpoints(snapshot: Snapshot, color: bool) -> str:
@@ -230,12 +237,12 @@ def _checkpoints(snapshot: Snapshot, color: bool) -> str:
         return paint(unknown(found), "magenta", color)
     if not found:
         return "none yet"
-    whole = [c for c in found if c.complete]
-    broken = [c for c in found if not c.complete]
+    whole = [c for c in found if c.sound]
+    broken = [c for c in found if not c.sound]
     newest = max(whole, key=lambda c: c.step, default=None)
     parts = [f"newest complete {_saved(newest, snapshot.now)}" if newest else paint("NONE complete", "bad", color)]
     if broken:
-        parts.append(f"{len(broken)} unfinished ({_steps(broken)})")
+        parts.append(f"{len(broken)} unusable ({_steps(broken)})")
     return " · ".join([*parts, f"{len(found)} in all", _total(found)])
 
 

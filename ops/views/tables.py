@@ -28,7 +28,7 @@ def checkpoints_text(snapshot: Snapshot, color: bool = False, width: int = 100) 
             ("missing or damaged", checkpoint.problems),
             ("does not belong here", checkpoint.stray),
             ("lies there, and nothing loads it", checkpoint.idle),
-            ("suspect", _doubts(checkpoint)),
+            ("suspect", words.doubts(checkpoint)),
             (f"the copy in {clean(checkpoint.pushed)} is stale (m4ops push): changed since", checkpoint.stale),
         ):
             if names:
@@ -111,16 +111,10 @@ def _checkpoint_cells(checkpoint: Checkpoint, now: float) -> tuple[str, ...]:
     )
 
 
-def _doubts(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """What may be meant, besides the strays, which are told already."""
-    doubts = checkpoint.checked.doubts if checkpoint.checked else ()
-    return tuple(d for d in doubts if "does not belong here" not in d)
-
-
 def _looked_at(checkpoint: Checkpoint, now: float) -> str:
     """When its files were looked at together, and how deep."""
     known = checkpoint.checked
-    if known is None:
+    if not known:
         return "no"
     when = "now" if known.time >= now else words.ago(now - known.time)
     return f"{when}, every byte" if known.deep else when

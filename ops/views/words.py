@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from ops.catalogue.reasons import reason_of
-from ops.model import Job, Severity, Unknown
+from ops.model import Checkpoint, Job, Severity, Unknown
 
 STYLES = {
     "bold": "1",
@@ -149,6 +149,12 @@ NO_EVALS = 'none; m4ops.toml can name a file of them: evals = "…"'
 def unknown(value: Unknown) -> str:
     """`UNKNOWN (reason)`."""
     return f"UNKNOWN ({clean(value.reason) or 'no reason given'})"
+
+
+def doubts(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What may be meant of what was seen of its files, besides the strays, which are told apart."""
+    found = checkpoint.checked.doubts if checkpoint.checked else ()
+    return tuple(d for d in found if "does not belong here" not in d)
 
 
 def clean(text: str) -> str:
