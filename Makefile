@@ -54,7 +54,7 @@ slurm-lab: system ## Bring up a real Slurm cluster here; prints the SLURM_CONF t
 
 # Never slurm-wlm-emulator: it replaces the real daemons by front-end ones, which do not run.
 system:
-	@PATH="$$PATH:/usr/sbin:/sbin" .ci/debian shellcheck=shellcheck cron=crontab \
+	@PATH="$$PATH:/usr/sbin:/sbin" .ci/debian shellcheck=shellcheck cron=crontab logrotate=logrotate \
 		slurmctld=slurmctld slurmd=slurmd slurm-client=sbatch munge=munged \
 		slurmdbd=slurmdbd slurm-wlm-mysql-plugin=slurmdbd mariadb-server-core=mariadbd mariadb-client-core=mariadb
 

@@ -6,7 +6,7 @@ from msgspec import MsgspecError, Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from ops import detectors
-from ops.logs import measures, reader, tail
+from ops.logs import measures, reader, rotated, tail
 from ops.logs.cursor import Cursor
 from ops.model import Finding, LogView, Snapshot, Unknown
 from ops.snapshot import NO_LOG
@@ -68,21 +68,16 @@ def _recalled(seen: Snapshot, memory: Memory) -> _Place:
 
 def _follow(seen: Snapshot, at: _Place) -> bool:
     """Take in the log's new lines; whether it began anew. Raises OSError."""
-    log, begun = seen.run.log, False
+    log, begun, file = seen.run.log, False, None
     if log is None or (at.cursor and reader.unchanged(log, at.cursor, seen.run.progress)):
         return False
-    moved = False
-    for new, after in reader.read_batches(log, at.cursor, seen.run.progress):
-        if (after.restarted or after.moved) and not moved:
-            moved, at.unseen = True, after.unseen
-            begun = not after.moved or _again(at.end, new)
-            at.bench = detectors.Bench({}) if begun else at.bench.elsewhere()
-            at.end = None
+    for new, after in rotated.read_batches(log, at.cursor, seen.run.progress):
+        if (after.restarted or after.moved) and new.path != file:
+            file, at.unseen = new.path, after.unseen
+            anew = not after.moved or rotated.again(at.end, new)
+            begun = begun or anew
+            at.bench = detectors.Bench({}) if anew else at.bench.elsewhere()
+            at.end = None if anew or not at.end else tail.before(at.end, LogView(new.path, 0, 0.0, (), ()))
         at.bench.take(new, seen)
         at.cursor, at.end = after, tail.joined(at.end, new)
     return begun
-
-
-def _again(before: LogView | None, new: LogView) -> bool:
-    """Does a new file begin at or before the first step that is remembered, so that it tells the history itself?"""
-    return bool(before and before.samples and new.samples and new.samples[0].step <= before.samples[0].step)

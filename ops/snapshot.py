@@ -132,9 +132,9 @@ def _nodes(queued: tuple[Job, ...] | Unknown, shell: Shell) -> tuple[NodeState, 
 def _log(run: Run, times: int | None) -> LogView | Unknown:
     if run.log is None:
         return NO_LOG
-    from ops.logs import reader, tail
+    from ops.logs import rotated, tail
 
-    return reader.read_log(run.log, times and times * tail.BYTES, run.progress)
+    return rotated.read(run.log, times and times * tail.BYTES, run.progress)
 
 
 def _readable(source: Callable[[], T | Unknown]) -> T | Unknown:

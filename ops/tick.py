@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ops import attempts, checked, fleet, nodes, slurm, snapshot, state
 from ops.attempts import Ledger
 from ops.errors import BadInput, OpsError
-from ops.logs import reader
+from ops.logs import rotated
 from ops.logs.cursor import Cursor
 from ops.model import Attempt, Run, Snapshot, Unknown
 from ops.placement import Failure, NodeState
@@ -135,7 +135,7 @@ def _scanned(run: Run) -> tuple[nodes.Scan, Mapping[str, Any], Unknown | None]:
         return scan, kept.get("cursor", {}), snapshot.NO_LOG
     begun = False
     try:
-        for log, after in reader.read_batches(run.log, cursor):
+        for log, after in rotated.read_batches(run.log, cursor):
             if after.restarted and not begun:
                 begun, scan = True, nodes.Scan()
             scan, cursor = nodes.follow(scan, log), after

@@ -16,7 +16,7 @@ from slurm_lab.processes import until
 
 from ops import nodes
 from ops.hostlist import compress, expand
-from ops.logs import reader
+from ops.logs import reader, rotated
 from ops.model import Attempt, LogEvent, LogView
 from ops.shell import Answer
 
@@ -58,7 +58,7 @@ def test_a_log_read_in_pieces_tells_the_same(tmp_path: Path) -> None:
     path, scan, cursor = tmp_path / "grows.txt", nodes.Scan(), None
     for end in range(0, len(text) + 1, 97):
         path.write_text(text[: end if end + 97 <= len(text) else None])
-        read = reader.read_new(path, cursor)
+        read = rotated.read_new(path, cursor)
         assert isinstance(read, tuple)
         scan = nodes.follow(nodes.from_json(json.loads(json.dumps(nodes.to_json(scan)))), read[0])
         cursor = read[1]

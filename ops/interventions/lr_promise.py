@@ -26,7 +26,7 @@ def scale_promise(snapshot: Snapshot, checkpoint: Checkpoint, now: float | None,
     earlier = _untested(snapshot, step, samples[-1].offset if samples else -1)
     if earlier is not None:
         return replace(earlier, lr=tuple((s, lr * factor) for s, lr in earlier.lr), wandb_new=None, wandb_id="")
-    begin = log.begin if isinstance(log, LogView) else 0
+    begin = max(0, log.begin) if isinstance(log, LogView) else 0
     for branch in reversed(_beyond(samples, step)):
         if (branch[0][0] <= step or not begin) and (now is None or _fits(branch, step, now)):
             points = tuple((s, lr * factor) for s, lr in branch if s > step)

@@ -37,6 +37,8 @@ class Cursor(Struct, frozen=True):
     moved: bool = False
     """The log goes on in another file, which is read from 0: it was rotated, or the next job has one of its own. The rest
     of the file before was read first, or is `unseen`."""
+    back: str = ""
+    """Hash of the `head_size` bytes before `offset`: they tell a copy from another file that begins alike."""
     unseen: bool = False
     """What was written to the file before since the last look could not be read: it is gone, or was cut."""
 

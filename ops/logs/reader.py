@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,6 +41,17 @@ QUIET = 60.0
 LITERALS = (*formats.LITERALS, *events.LITERALS)
 
 
+class File(Struct, frozen=True):
+    """A log's file as it is now: its bytes, which one it is, and when it was last written, in ns."""
+
+    path: Path
+    bytes: BinaryIO
+    device: int
+    inode: int
+    size: int
+    written: int
+
+
 class Look(Struct, frozen=True):
     """What is looked for: the catalogue's literals and the formats' own, or the template or columns in their place."""
 
@@ -48,9 +59,9 @@ class Look(Struct, frozen=True):
     own: Template | Columns | None
 
     @classmethod
-    def at(cls, handle: BinaryIO, path: Path, size: int, progress: str) -> Look:
+    def at(cls, file: File, size: int, progress: str) -> Look:
         """For `size` bytes. Raises BadInput if `progress` (see `ops.logs.template`) is no template."""
-        own = template(progress) if progress else _columns(handle) if path.suffix.lower() == ".csv" else None
+        own = template(progress) if progress else _columns(file) if file.path.suffix.lower() == ".csv" else None
         return cls(scanner((own.literal, *events.LITERALS) if own else LITERALS, size), own)
 
 
@@ -102,81 +113,43 @@ def read_log(
     Samples and events have line 0 when only the end of a log of 64 MiB or more is read.
     """
     try:
-        with _open(path) as handle:
-            info = os.fstat(handle.fileno())
-            skip = max(0, info.st_size - last_bytes) if last_bytes is not None else 0
-            found = _Found(
-                Look.at(handle, path, info.st_size - skip, progress), *_line_start(handle, skip, info.st_size)
-            )
-            begin = found.offset
-            while _block(handle, found, info.st_size):
-                pass
-            _rest(handle, found, info, finished)
-            return _view(path, info, found, begin)
+        with opened(path) as file:
+            return read_file(file, last_bytes, progress, finished)
     except OSError as error:
-        return _unknown(path, error)
+        return unknown(path, error)
 
 
-def read_new(path: Path, cursor: Cursor | None, progress: str = "") -> tuple[LogView, Cursor] | Unknown:
-    """What was written since `cursor` (None: ever), and the cursor for next time. Unknown if unreadable."""
-    samples: list[Sample] = []
-    events: list[LogEvent] = []
-    try:
-        last = None
-        for last in read_batches(path, cursor, progress):
-            samples += last[0].samples
-            events += last[0].events
-    except OSError as error:
-        return _unknown(path, error)
-    assert last is not None
-    return replace(last[0], samples=tuple(samples), events=tuple(events)), last[1]
+def read_file(file: File, last_bytes: int | None = None, progress: str = "", finished: bool = False) -> LogView:
+    """The same of an open file. Raises OSError."""
+    skip = max(0, file.size - last_bytes) if last_bytes is not None else 0
+    found = _Found(Look.at(file, file.size - skip, progress), *_line_start(file.bytes, skip, file.size))
+    begin = found.offset
+    while _block(file, found):
+        pass
+    _rest(file, found, finished)
+    return _view(file, found, begin)
 
 
-def read_batches(path: Path, cursor: Cursor | None, progress: str = "") -> Iterator[tuple[LogView, Cursor]]:
-    """The same block by block, at least once: memory does not grow with the file. Raises OSError.
-
-    Where a file was rotated by a new name in its folder, its rest comes first.
-    """
-    with _open(path) as handle:
-        info = os.fstat(handle.fileno())
-        known = cursor is not None and cursor.own == progress
-        if cursor is None or (known and _same(handle, info, cursor)):
-            yield from _batches(handle, path, cursor, progress)
-            return
-        before = _renamed(path, cursor) if known else None
-        if before:
-            with _open(before) as rest:
-                yield from _batches(rest, before, cursor, progress, finished=True)
-        begun = {"restarted": not before, "moved": known, "unseen": known and not before}
-        for new, after in _batches(handle, path, None, progress):
-            yield new, replace(after, **begun)
-
-
-def _batches(
-    handle: BinaryIO, path: Path, start: Cursor | None, progress: str, finished: bool = False
+def batches(
+    file: File, start: Cursor | None = None, progress: str = "", finished: bool = False, skip: int = 0
 ) -> Iterator[tuple[LogView, Cursor]]:
-    info = os.fstat(handle.fileno())
-    look = Look.at(handle, path, info.st_size - (start.offset if start else 0), progress)
-    found = _Found(look, start.offset, start.line, place=_place(start)) if start else _Found(look, 0, 0)
+    """A file from `start` (None: from its byte `skip`) on, block by block, at least once: memory does not grow with it.
+
+    Raises OSError.
+    """
+    look = Look.at(file, file.size - (start.offset if start else skip), progress)
+    if start:
+        found = _Found(look, start.offset, start.line, place=_place(start))
+    else:
+        found = _Found(look, *_line_start(file.bytes, skip, file.size))
     more = True
     while more:
         begin = found.offset
-        more = _block(handle, found, info.st_size)
+        more = _block(file, found)
         if not more:
-            _rest(handle, found, info, finished)
-        yield _view(path, info, found, begin), _cursor(handle, info, found, progress)
+            _rest(file, found, finished)
+        yield _view(file, found, begin), _cursor(file, found, progress)
         found = _Found(look, found.offset, found.line, place=found.place, seen=found.seen)
-
-
-def _renamed(path: Path, cursor: Cursor) -> Path | None:
-    """The file of the cursor under its new name in the same folder."""
-    with os.scandir(path.parent) as folder:
-        others = [Path(entry.path) for entry in folder if entry.inode() == cursor.inode and entry.name != path.name]
-    for other in others:
-        with suppress(OSError), _open(other) as handle:
-            if _same(handle, os.fstat(handle.fileno()), cursor):
-                return other
-    return None
 
 
 def unchanged(path: Path, cursor: Cursor, progress: str = "") -> bool:
@@ -184,62 +157,75 @@ def unchanged(path: Path, cursor: Cursor, progress: str = "") -> bool:
     info = path.stat()
     now = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, progress)
     same = now == (cursor.device, cursor.inode, cursor.size, cursor.written, cursor.own)
-    return same and (cursor.offset == cursor.size or cursor.quiet or not _quiet(info))
+    return same and (cursor.offset == cursor.size or cursor.quiet or not _quiet(info.st_mtime_ns))
 
 
-def _columns(handle: BinaryIO) -> Columns:
-    handle.seek(0)
-    return columns(handle.readline(WIDTH))
+def _columns(file: File) -> Columns:
+    file.bytes.seek(0)
+    return columns(file.bytes.read(WIDTH).partition(b"\n")[0])
 
 
 def _place(cursor: Cursor) -> Place:
     return Place(*cursor.progress) if cursor.progress else Place()
 
 
-def _cursor(handle: BinaryIO, info: os.stat_result, found: _Found, own: str) -> Cursor:
+def _cursor(file: File, found: _Found, own: str) -> Cursor:
     size = min(HEAD, found.offset)
     return Cursor(
-        device=info.st_dev,
-        inode=info.st_ino,
+        device=file.device,
+        inode=file.inode,
         offset=found.offset,
         line=found.line or 0,
-        head=_fingerprint(handle, size),
+        head=_fingerprint(file, 0, size),
         head_size=size,
         progress=astuple(found.place),
         own=own,
-        size=info.st_size,
-        written=info.st_mtime_ns,
+        size=file.size,
+        written=file.written,
         quiet=found.quiet,
+        back=_fingerprint(file, found.offset - size, size),
     )
 
 
-def _open(path: Path) -> BinaryIO:
+@contextmanager
+def opened(path: Path) -> Iterator[File]:
+    """The file at a path. Raises OSError."""
     # A FIFO would block the open for ever.
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError("it is no regular file")
-    return path.open("rb")
+    with path.open("rb") as handle:
+        info = os.fstat(handle.fileno())
+        yield File(path, handle, info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
 
 
-def _unknown(path: Path, error: OSError) -> Unknown:
+def unknown(path: Path, error: OSError) -> Unknown:
     return Unknown(f"log {path}: {error.strerror or error}")
 
 
-def _view(path: Path, info: os.stat_result, found: _Found, begin: int) -> LogView:
+def _view(file: File, found: _Found, begin: int) -> LogView:
     events = tuple(sorted(found.events, key=lambda event: event.offset))
-    return LogView(path, info.st_size, info.st_mtime, tuple(found.samples), events, begin)
+    return LogView(file.path, file.size, file.written / 1e9, tuple(found.samples), events, begin)
 
 
-def _same(handle: BinaryIO, info: os.stat_result, cursor: Cursor) -> bool:
-    return (
-        (info.st_dev, info.st_ino) == (cursor.device, cursor.inode)
-        and info.st_size >= cursor.offset
-        and _fingerprint(handle, cursor.head_size) == cursor.head
-    )
+def same(file: File, cursor: Cursor) -> bool:
+    """Is it the cursor's file, and no other content under its name?"""
+    return (file.device, file.inode) == (cursor.device, cursor.inode) and _begins_alike(file, cursor)
 
 
-def _fingerprint(handle: BinaryIO, size: int) -> str:
-    handle.seek(0)
-    return hashlib.sha256(handle.read(size)).hexdigest()
+def copied(file: File, cursor: Cursor) -> bool:
+    """Is it a copy of the cursor's file? Its first bytes, and the last ones that were read, must be the same."""
+    before = cursor.offset - cursor.head_size
+    known = bool(cursor.head_size and cursor.back) and _begins_alike(file, cursor)
+    return known and _fingerprint(file, before, cursor.head_size) == cursor.back
+
+
+def _begins_alike(file: File, cursor: Cursor) -> bool:
+    return file.size >= cursor.offset and _fingerprint(file, 0, cursor.head_size) == cursor.head
+
+
+def _fingerprint(file: File, start: int, size: int) -> str:
+    file.bytes.seek(start)
+    return hashlib.sha256(file.bytes.read(size)).hexdigest()
 
 
 def _line_start(handle: BinaryIO, skip: int, size: int) -> tuple[int, int | None]:
@@ -267,13 +253,13 @@ def _count_lines(handle: BinaryIO, end: int) -> int:
     return lines
 
 
-def _block(handle: BinaryIO, found: _Found, size: int) -> bool:
-    """Take in one more block before `size`; whether there is another."""
+def _block(file: File, found: _Found) -> bool:
+    """Take in one more block; whether there is another."""
     start, known = found.offset, found.seen
-    found.before = _before(handle, start)
-    data = handle.read(max(0, min(known + BLOCK, size - start)))
+    found.before = _before(file.bytes, start)
+    data = file.bytes.read(max(0, min(known + BLOCK, file.size - start)))
     found.seen = len(data) - _take(data, _last_end(data), found)
-    return len(data) > known and start + len(data) < size
+    return len(data) > known and start + len(data) < file.size
 
 
 def _before(handle: BinaryIO, start: int) -> bytes:
@@ -283,20 +269,20 @@ def _before(handle: BinaryIO, start: int) -> bytes:
     return data[data.rfind(b"\n") + 1 :]
 
 
-def _quiet(info: os.stat_result) -> bool:
-    return time.time() - info.st_mtime >= QUIET
+def _quiet(written: int) -> bool:
+    return time.time() - written / 1e9 >= QUIET
 
 
-def _rest(handle: BinaryIO, found: _Found, info: os.stat_result, finished: bool = False) -> None:
+def _rest(file: File, found: _Found, finished: bool = False) -> None:
     """Take in a last line that has no end, if none is to be expected and it tells something.
 
     Of a log that is only quiet, a number at its end may go on: a writer's buffer ends anywhere.
     """
-    found.quiet = finished or _quiet(info)
+    found.quiet = finished or _quiet(file.written)
     if not found.seen or not found.quiet:
         return
-    before = _before(handle, found.offset)
-    data = handle.read(min(found.seen, info.st_size - found.offset))
+    before = _before(file.bytes, found.offset)
+    data = file.bytes.read(min(found.seen, file.size - found.offset))
     last = _Found(found.look, found.offset, found.line, place=replace(found.place), before=before)
     whole = _take(data + b"\n", len(data) + 1, last) > len(data)
     torn = not finished and last.samples and data[-1:] in b"0123456789.,+-eE"

@@ -31,6 +31,15 @@ def joined(before: LogView | None, new: LogView) -> LogView:
     return LogView(new.path, new.size, new.modified, samples, events, begin)
 
 
+def before(older: LogView, view: LogView) -> LogView:
+    """A view of a log with what it was before it was rotated: its bytes are counted back from the log's first, its lines not."""
+    shift = min(view.begin, 0) - older.size
+    samples = tuple(replace(s, line=0, offset=s.offset + shift) for s in older.samples)
+    events = tuple(replace(e, line=0, offset=e.offset + shift) for e in older.events)
+    begin = older.begin + shift
+    return replace(view, samples=samples + view.samples, events=events + view.events, begin=begin)
+
+
 def to_json(view: LogView) -> dict[str, Any]:
     """The end as plain JSON, the names of the fields once for all samples, without secrets."""
     names = list(dict.fromkeys(name for s in view.samples for name in s.fields))

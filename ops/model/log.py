@@ -86,4 +86,4 @@ class LogView(Struct, frozen=True):
     samples: tuple[Sample, ...]
     events: tuple[LogEvent, ...]
     begin: int = 0
-    """The byte from which on all of it was read."""
+    """The byte from which on all of it was read; of a log that was rotated the bytes before its first are negative."""
