@@ -248,4 +248,6 @@ def test_the_plan_knows_that_accelerate_steps_a_prepared_scheduler_once_for_ever
             assert [float(lr) for lr in shown] == pytest.approx(real, rel=1e-5), words
     assert runs.m4ops(*place, "shift-schedule", "--to-step", "30", "-y").code == 0
     again = " ".join(runs.m4ops(*place, "scale-lr", "0.5", "--dry-run").out.split())
-    assert "its scheduler stands at 30 after 5 optimizer steps of 2 processes" in again
+    assert "its scheduler stands at 60 after 5 optimizer steps of 2 processes" in again
+    further = " ".join(runs.m4ops(*place, "shift-schedule", "--to-step", "40", "--dry-run").out.split())
+    assert "counts 2 for each optimizer step: it is set to 80" in further

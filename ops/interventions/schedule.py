@@ -81,7 +81,7 @@ class ShiftSchedule(CheckpointEdit, frozen=True):
             )
         if (each := _each(snapshot, state, checkpoint)) > 1:
             said.append(f"this scheduler counts {each} for each optimizer step: it is set to {self.to_step * each}")
-        if snapshot.run.layout.counts_saves:
+        elif snapshot.run.layout.counts_saves:
             said.append(
                 f"{checkpoint.name} does not say its step: --to-step is the scheduler's own, and it stands at {_count(state)}"
             )
@@ -176,9 +176,13 @@ def _each(snapshot: Snapshot, state: schedules.State, checkpoint: Checkpoint) ->
 
     Accelerate steps a prepared one once for every process; Megatron-LM's counts samples. Raises Refused.
     """
-    count, step = _count(state), _stands_at(snapshot, checkpoint)
-    if snapshot.run.layout.counts_saves or not isinstance(count, int):
+    count, shifted = _count(state), _shifted_to(snapshot, checkpoint)
+    if not isinstance(count, int):
         return 1
+    if snapshot.run.layout.counts_saves and shifted is None:  # then the optimizer's own count is all that says a step
+        stride = _holders(checkpoint)[0].stride
+        return stride if isinstance(stride, int) else 1
+    step = checkpoint.step if shifted is None else shifted
     if schedules.kind(state) == schedules.MEGATRON and (not step or count % step):
         raise Refused(
             f"the schedule stands at {count} samples after {step} steps: batches of one size do not make that",
@@ -188,13 +192,13 @@ def _each(snapshot: Snapshot, state: schedules.State, checkpoint: Checkpoint) ->
     return count // step if step and count > step and count % step == 0 else 1
 
 
-def _stands_at(snapshot: Snapshot, checkpoint: Checkpoint) -> int:
-    """The optimizer step that the schedule is at: the checkpoint's, or where an earlier shift left it."""
+def _shifted_to(snapshot: Snapshot, checkpoint: Checkpoint) -> int | None:
+    """The optimizer step at which an earlier shift left the schedule."""
     for change in reversed(snapshot.history or ()):
         stands = change.status == "applied" and change.time > (checkpoint.saved or 0.0)
         if stands and change.wish.get("kind") == ShiftSchedule.kind and change.wish.get("at") == checkpoint.step:
             return int(str(change.wish["to_step"]))
-    return checkpoint.step
+    return None
 
 
 def _count(state: schedules.State) -> object:
