@@ -13,7 +13,7 @@ from ops.checkpoints.folders import engine_scheduler, file_problems, fsdp_proble
 _BELONGS = re.compile(
     r"custom_checkpoint_(?:0|[1-9]\d*)\.pkl|random_states_\d+\.pkl|(?:model|pytorch_model)(?:[-_]\d+.*)?\.(?:safetensors|bin)(?:\.index\.json)?"
     r"|(?:optimizer|scheduler|sampler|dl_state_dict)(?:_\d+)?\.bin|scaler\.pt|latest|zero_to_(?:fp32|torch)\.py|pytorch_model"
-    r"|pytorch_model_fsdp_\d+|optimizer_\d+"
+    r"|(?:pytorch_model_fsdp|optimizer)_\d+|(?:pytorch_model_fsdp|optimizer)(?:_\d+)?(?:_rank\d+)?\.bin"  # FSDP's
     r"|\.nfs[0-9a-f]+"  # what NFS leaves of a removed file that is still open; no loader takes it
 )
 HARMLESS = "no version of Accelerate or DeepSpeed loads it"

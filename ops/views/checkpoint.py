@@ -160,5 +160,8 @@ def _lr_rows(sites: Sequence[LrSite]) -> list[tuple[str, ...]]:
 
 def _sizes(sizes: Sequence[tuple[str, int]]) -> str:
     largest = sorted(sizes, key=lambda s: -s[1])[:LARGEST]
-    named = ", ".join(f"{name.rpartition('/')[2]} {words.size(size)}" for name, size in largest)
+    short = [name.rpartition("/")[2] for name, _ in sizes]
+    named = ", ".join(
+        f"{s if short.count(s := n.rpartition('/')[2]) == 1 else n} {words.size(size)}" for n, size in largest
+    )
     return f"{words.size(sum(s for _, s in sizes))} in {words.count(len(sizes), 'file')}: {named}"

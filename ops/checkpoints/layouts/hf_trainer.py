@@ -36,6 +36,8 @@ _HEAD = 1 << 12
 """Bytes in which `global_step` stands: the keys are sorted, and `log_history` comes after it."""
 _STEP = re.compile(rb'^  "global_step": (\d+),$', re.MULTILINE)
 _ENGINE = re.compile(r"global_step\d+")
+_SHARDED = re.compile(r"optimizer_\d+")
+"""FSDP's optimizer. Where FSDP saves its state whole, it is `optimizer.bin` (accelerate `utils/fsdp_utils.py`)."""
 
 
 def mine(folder: Path, found: frozenset[str]) -> bool:
@@ -83,9 +85,10 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
     if there is not None and there != step:
         problems.append(f"{STATE} says global_step {there}, the folder says {step}")
     engines = [n for n in inside if _ENGINE.fullmatch(n)]
+    fsdp = any(n.startswith("pytorch_model_fsdp") for n in inside)
     if engines:
         problems += [p for n in engines for p in shard_problems(path / n)]
-    elif not any(n == "optimizer.pt" or n.startswith("optimizer_") for n in inside):
+    elif not ({"optimizer.pt", *(["optimizer.bin"] if fsdp else [])} & inside or any(map(_SHARDED.fullmatch, inside))):
         problems.append("optimizer.pt is missing: the Trainer starts with a fresh optimizer, and does not say so")
     known = "scheduler.pt" in inside or (bool(engines) and not deep)  # the engine's files are read in a deep look alone
     found = () if known else (engine_scheduler(path / n) for n in engines)
@@ -93,7 +96,7 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
     if not known and scheduler is None:
         problems.append("scheduler.pt is missing: the Trainer starts its LR schedule anew, and does not say so")
     weights = any(n.endswith((".safetensors", ".bin", ".index.json")) and "model" in n for n in inside)
-    if not weights and not engines and not any(n.startswith("pytorch_model_fsdp_") for n in inside):
+    if not weights and not engines and not fsdp:
         problems.append("the weights (model.safetensors) are missing")
     if deep:
         problems += [*state_problems(path), *(p for p in fsdp_problems(path) if not p.startswith("optimizer_"))]
