@@ -17,10 +17,17 @@ PROGRAMS = {
     "source_trainers.py": ("megatron", "nanotron", "composer"),
     "titan_trainer.py": ("torchtitan", "torchtitan-old"),
     "ray_trainer.py": ("ray_train",),
+    "fsdp_trainers.py": (
+        "accelerate-fsdp2",
+        "accelerate-fsdp2-full",
+        "accelerate-fsdp1",
+        "hf_trainer-fsdp2",
+        "hf_trainer-fsdp2-full",
+    ),
 }
 """The programs of this folder that train, and under which frameworks. All make 20 steps and save every five."""
 BY_SAVES = ("accelerate", "ray_train")
-"""Those that number their checkpoints by the save."""
+"""Those layouts that number their checkpoints by the save."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,12 @@ class Training:
 
     def called(self, step: int) -> str:
         """What m4ops calls the checkpoint after that step."""
-        return str(step // 5 - 1 if self.framework in BY_SAVES else step)
+        return str(step // 5 - 1 if self.layout in BY_SAVES else step)
+
+    @property
+    def layout(self) -> str:
+        """Whose checkpoints these are."""
+        return self.framework.partition("-")[0]
 
     def copied(self, root: Path) -> "Training":
         """A copy that was saved an hour ago: nobody edits a checkpoint in the second in which it was saved."""

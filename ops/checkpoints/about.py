@@ -85,7 +85,7 @@ def about(checkpoint: Checkpoint) -> About:
         steps=tuple(_steps(checkpoint, files)),
         lr=rates,
         schedulers=_once(scheduler_kind(s) for p, f in files.items() for s in _top_schedulers(p, f)),
-        optimizers=_once(optimizer_kind(s) for f in files.values() for _, s in lr.optimizer_states(f.tree)),
+        optimizers=_once(optimizer_kind(state) for state in _optimizers(files)),
         engine=_engine(shards) or layout.framework,
         world=world(shards) if shards else _processes(state),
         weights=tuple(_weights(state, {checkpoint.path: files[checkpoint.path]} if checkpoint.files else files)),
@@ -202,6 +202,23 @@ def _top_schedulers(path: Path, file: TorchFile) -> Iterator[Mapping[Any, Any]]:
     yield from found or ([alone] if isinstance(alone, dict) else [])
 
 
+def _optimizers(files: Mapping[Path, TorchFile]) -> Iterator[Mapping[Any, Any]]:
+    """The optimizers' states; one whose numbers are shared out among a distributed checkpoint's files, once."""
+    shared: dict[tuple[Path, str], tuple[dict[Any, Any], dict[Any, Any]]] = {}
+    for path, file in files.items():
+        for label, state in lr.optimizer_states(file.tree):
+            if not file.many:
+                yield state
+                continue
+            entries, group = shared.setdefault((path.parent, label), ({}, {}))
+            for parameter, entry in (state.get("state") or {}).items():
+                entries.setdefault(parameter, {}).update(entry)
+            for one in state["param_groups"]:
+                group.update(one)
+    for entries, group in shared.values():
+        yield {"state": entries, "param_groups": [group]}
+
+
 def _number(file: TorchFile, value: Any) -> int | None:
     if isinstance(value, Int):
         return int(value)
@@ -261,7 +278,7 @@ def _weights(state: Path, files: Mapping[Path, TorchFile]) -> Iterator[Weights]:
     ):  # nanotron's are deep
         for slot in safetensors.read(path):
             add("weights", slot.dtype, (slot.end - slot.begin) // ITEMSIZE.get(slot.dtype, 1))
-    for path in sorted(state.glob("pytorch_model*.bin")):
+    for path in sorted(state.glob("pytorch_model*.bin")) if not counts else ():  # FSDP's, whole, lie beside the former
         for _, tensor in tensors(read(path).tree):
             add("weights", tensor.dtype, tensor.numel)
     for folder in sorted(state.glob("pytorch_model_fsdp_*/")):
@@ -302,7 +319,7 @@ def _writer(file: TorchFile) -> str:
         return f"DeepSpeed {tree['ds_version']}"
     if file.directory is None:
         return "torch's older format, or a plain pickle"
-    record = file.directory.named(f"{file.root}/version")
+    record = next((r for r in file.directory.records if r.name.endswith("/version")), None)
     with opened(file.path) as fd:
         version = read_at(fd, data_at(fd, record), record.size).decode("ascii", "replace").strip() if record else "?"
     return f"torch, zip format {version}"

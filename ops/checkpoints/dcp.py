@@ -46,6 +46,15 @@ def items(folder: Path) -> tuple[Item, ...]:
     return _items(file, (info.st_ino, info.st_size, info.st_mtime_ns))
 
 
+def flattened(folder: Path) -> bool:
+    """Whether the optimizer's groups were taken apart, so that each parameter has its own LR.
+
+    Source: pytorch `torch/distributed/checkpoint/state_dict.py` (`_unflatten_optim_state_dict`), `flatten_optimizer_state_dict`.
+    """
+    pairs = (pair for item in items(folder) for pair in zip(item.path, item.path[1:], strict=False))
+    return any(key == "param_groups" and isinstance(group, str) for key, group in pairs)
+
+
 def state_files(folder: Path) -> tuple[Path, ...]:
     """The files that the `.metadata` names. StateError when it cannot be read."""
     return tuple(folder / name for name in sorted({item.file for item in items(folder)}))
@@ -110,6 +119,8 @@ def read(path: Path) -> TorchFile:
             node, kept = _own(value.tree, f"{number}:")
             storages |= {f"{number}:{key}": place for key, place in extents(value, kept).items()}
             _put(tree, item.path, node)
+    for item in items(path.parent):
+        _know_group(tree, item.path)
     end = max((item.at + item.size for item in mine), default=0)
     whole = Directory(tuple(records), end, end, None, end)
     return TorchFile(path, _lists(tree), (end, end), directory=whole, storages=storages, many=True)
@@ -145,6 +156,22 @@ def _put(tree: dict[Any, Any], path: Path_, value: Any) -> None:
     tree[path[-1]] = value
 
 
+def _know_group(tree: dict[Any, Any], path: Path_) -> None:
+    """An optimizer's numbers are shared out among the ranks' files: each says of which groups, and is one of an optimizer.
+
+    Source: pytorch `torch/distributed/checkpoint/_dedup_save_plans.py`.
+    """
+    if "param_groups" not in path[1:-1]:
+        return
+    at = path.index("param_groups", 1)
+    for key in path[:at]:
+        tree = tree.get(key, {})
+    if tree:
+        groups = tree.setdefault("param_groups", {})
+        if isinstance(number := path[at + 1], int):
+            groups.setdefault(number, {})
+
+
 def _lists(tree: Any) -> Any:
     """`param_groups` as the list it was; one that lies in another file is an empty group."""
     if not isinstance(tree, dict):
@@ -153,7 +180,7 @@ def _lists(tree: Any) -> Any:
     groups = made.get("param_groups")
     if isinstance(groups, dict):
         numbered = all(isinstance(key, int) for key in groups)
-        many = range(max(groups) + 1) if numbered else list(groups)
+        many = range(max(groups, default=-1) + 1) if numbered else list(groups)
         made["param_groups"] = [groups.get(key, {}) for key in many]
     return made
 

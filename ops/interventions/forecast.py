@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from ops import schedules
 from ops.actions import Action, PatchState, Rewrite
@@ -62,16 +63,21 @@ def edited(holder: StateFile, new: Values) -> schedules.State:
 
 
 def groups(states: Sequence[StateFile], new: Values) -> list[dict[str, float]]:
-    """The LR fields of each of the optimizer's parameter groups, as its first file has them."""
-    for file in states:
+    """The LR fields of each of the optimizer's parameter groups, as the first place that holds them all has them."""
+    for _, files in groupby(states, _holder):
         found: dict[int, dict[str, float]] = {}
-        for site in file.lr:
+        for name, site in [(f.file, site) for f in files for site in f.lr]:
             if match := re.search(r"param_groups\[(\d+)\]\.(\w+)$", site.label):
-                value = new.get((file.file, site.label), site.value)
+                value = new.get((name, site.label), site.value)
                 found.setdefault(int(match[1]), {})[match[2]] = value
         if found and all("lr" in group for group in found.values()):
             return [found[index] for index in sorted(found)]
     return []
+
+
+def _holder(file: StateFile) -> str:
+    """Where all of an optimizer's groups are: in a file, or shared out among those of a distributed checkpoint."""
+    return file.file.rpartition("/")[0] if file.grouped and file.file.endswith(".distcp") else file.file
 
 
 def _values(checkpoint: Checkpoint, actions: Sequence[Action]) -> Values:

@@ -234,9 +234,9 @@ def group_of(label: str) -> int | None:
 def _of_group(checkpoint: Checkpoint, group: int) -> tuple[StateFile, ...]:
     """The files with the LR fields of one group alone. Raises Refused where one number stands for all of them."""
     states = targets.states(checkpoint)
-    if sharded := next((f.file for f in states if f.file.endswith(".distcp")), ""):
+    if sharded := next((f.file for f in states if not f.grouped), ""):
         raise Refused(
-            "a distributed checkpoint keeps the LR with each parameter, and its groups are not told apart there",
+            "this distributed checkpoint keeps the LR with each parameter, and its groups are not told apart there",
             str(checkpoint.home / sharded),
             "without --group all of them are changed",
         )

@@ -45,6 +45,8 @@ class StateFile(Struct, frozen=True):
     """The state of the one scheduler it holds, as plain values."""
     stride: int | Unknown = 1
     """How often that scheduler counts for one optimizer step."""
+    grouped: bool = True
+    """Whether it keeps parameter groups; False where each parameter has an LR of its own."""
 
 
 class Checked(Struct, frozen=True):

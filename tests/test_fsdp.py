@@ -1,0 +1,47 @@
+"""FSDP's state as Accelerate and HF Trainer save it, sharded and whole, by three real ranks (tests/fsdp_trainers.py)."""
+
+import json
+from pathlib import Path
+
+import torch
+from test_layout_changes import resumed_as_promised
+from trainings import PROGRAMS, Trained, Training
+
+KINDS = PROGRAMS["fsdp_trainers.py"]
+ELEMENTS = 8 * 4 + 8 + 2 * 8 + 2
+
+
+def test_fsdps_state_is_known_changed_and_resumed_from(trainings: Trained, tmp_path: Path) -> None:
+    """One test, so that parallel workers do not each train for their share."""
+    for kind in KINDS:
+        it_is_shown(trainings.by(kind)[0].copied(tmp_path / kind))
+    the_weights_come_out_the_same_sharded_and_whole(trainings, tmp_path)
+    resumed_as_promised("fsdp_trainers.py", trainings, tmp_path)
+
+
+def it_is_shown(run: Training) -> None:
+    assert json.loads(run.done("status", "--json"))["run"]["layout"] == run.layout
+    found = json.loads(run.done("checkpoints", "--json"))["checkpoints"]
+    assert [(c["step"], c["complete"]) for c in found] == [(int(run.called(n)), True) for n in (5, 10, 15, 20)]
+    assert "nothing loads it" not in run.done("checkpoints")
+    about = json.loads(run.done("inspect", run.called(10), "--json"))
+    assert (about["world"], about["optimizers"]) == (3, ["AdamW"])
+    assert about["weights"] == [{"part": "weights", "dtype": "float32", "elements": ELEMENTS}]
+    assert {"by": "the optimizer", "step": 10} in about["steps"]
+    labels = {site["label"] for site in about["lr"]}
+    assert {f"optimizer.param_groups[{n}].{name}" for n in (0, 1) for name in ("lr", "initial_lr")} <= labels
+    assert run.done("verify-checkpoint", "--deep", run.called(10)).count("sound to the last byte") == 1
+
+
+def the_weights_come_out_the_same_sharded_and_whole(trainings: Trained, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    whole = trainings.by("accelerate-fsdp2-full")[0]
+    saved = torch.load(whole.dir / "checkpoints" / "checkpoint_3" / "pytorch_model_fsdp.bin")
+    for kind in KINDS:
+        run = Training(kind, tmp_path / kind)
+        run.done("extract", run.called(20), "--out", str(tmp_path / f"{kind}-weights"))
+        loaded = load_file(tmp_path / f"{kind}-weights" / "model.safetensors")
+        assert {name: tensor.shape for name, tensor in loaded.items()} == {n: t.shape for n, t in saved.items()}, kind
+        if kind in ("accelerate-fsdp2", "accelerate-fsdp2-full"):  # the others were trained in another way
+            assert all(torch.equal(tensor, saved[name]) for name, tensor in loaded.items()), kind
