@@ -217,6 +217,26 @@ def test_a_signature(line: str, kind: str, value: str) -> None:
     assert (event.kind, event.value) == (kind, value)
 
 
+EXCERPT = re.compile(
+    r"(?P<mark>[!.-])(?:(?<=!)(?P<kind>[\w-]+)(?:@(?P<node>[^\s#]+))?(?:#(?P<rank>\d+))?)? (?P<text>.*)"
+)
+"""A line of `recorded/failures.txt`: `!kind@node#rank` tells of the failure, `-` belongs to it, `.` is nothing."""
+
+
+def excerpts() -> list[tuple[str, list[re.Match[str]]]]:
+    parts = (ROOT / "tests" / "recorded" / "failures.txt").read_text().split("=== ")[1:]
+    told = [(part.splitlines()[0], [EXCERPT.fullmatch(line) for line in part.splitlines()[1:]]) for part in parts]
+    return [(source, [line for line in lines if line]) for source, lines in told]
+
+
+@pytest.mark.parametrize(("source", "lines"), excerpts(), ids=[source.split()[0] for source, _ in excerpts()])
+def test_failures_as_people_met_them(tmp_path: Path, source: str, lines: list[re.Match[str]]) -> None:
+    found = incidents(tmp_path, "".join(line["text"] + "\n" for line in lines))
+    told = [(f["kind"], f["line"], f["node"], f["rank"]) for f in found if f["resolved_row"] is None]
+    wanted = [(m["kind"], n, m["node"], m["rank"] and int(m["rank"])) for n, m in enumerate(lines, 1) if m["kind"]]
+    assert told == wanted
+
+
 def test_every_kind_that_is_raised_or_named_is_explained() -> None:
     raised = set()
     for source in (ROOT / "ops" / "detectors").glob("*.py"):

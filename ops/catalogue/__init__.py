@@ -1,7 +1,7 @@
 """Every kind of finding: what it means, how to make sure, what an operator does, and who says so.
 
-`signatures` holds what log lines tell, `conditions` what the detectors conclude, `reasons` why Slurm does not start a
-job; `m4ops explain` prints them.
+`failures` holds what log lines tell and `signatures` how such lines look, `conditions` what the detectors conclude,
+`reasons` why Slurm does not start a job; `m4ops explain` prints them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 @cache
 def kinds() -> dict[str, Kind]:
     """All kinds by name."""
-    from ops.catalogue import conditions, signatures, xid
+    from ops.catalogue import conditions, failures, xid
 
-    return {kind.name: kind for kind in (*signatures.KINDS, *xid.KINDS, *conditions.KINDS)}
+    return {kind.name: kind for kind in (*failures.KINDS, *xid.KINDS, *conditions.KINDS)}
 
 
 @cache

@@ -1,107 +1,22 @@
-"""What failing trainings write into their logs: the kinds, and the lines that tell of them."""
+"""The lines that tell of a failure: how each of the kinds looks in a log."""
 
 from __future__ import annotations
 
-from ops.catalogue.kind import Kind, Signature
-from ops.model import Severity
+from ops.catalogue.kind import Signature
 
-_OK, _WARNING, _CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
-_NODE = "node-failure"
-_LOG_FIRST = "find the first error over all ranks: this one is printed by every rank that waits"
-
-
-def _root(name: str, meaning: str, action: str, source: str, weight: int = 2, runbook: str = "") -> Kind:
-    return Kind(name, _CRITICAL, "root", meaning, action, source, runbook=runbook, weight=weight)
-
-
-def _symptom(name: str, meaning: str, action: str, source: str, severity: Severity = _CRITICAL) -> Kind:
-    return Kind(name, severity, "symptom", meaning, action, source, weight=1)
-
-
-def _consequence(name: str, meaning: str, source: str) -> Kind:
-    return Kind(name, _OK, "consequence", meaning, "look for what came before it", source)
-
-
-def _ending(name: str, meaning: str, action: str, source: str) -> Kind:
-    return Kind(name, _OK, "ending", meaning, action, source, "m4ops status: is the next job of the chain queued?")
-
-
-KINDS: tuple[Kind, ...] = (
-    _root("node-failure", "Slurm lost a node", "exclude and report the node that srun names, requeue",
-          "Slurm srun; huggingface/m4-logs tr_141", 4, _NODE),
-    _root("launch-failure", "the job step could not be launched on a node", "exclude the node, submit again",
-          "Slurm srun and slurmstepd", 3, _NODE),
-    _root("host-oom", "the host ran out of memory, or the job reached its memory limit",
-          "fewer loader workers, look for a leak or offloading; restart", "Slurm slurmstepd; Linux kernel", 3),
-    _root("cuda-ecc", "uncorrectable error in GPU memory", "exclude the node and have it drained",
-          "bigscience-workshop/bigscience train/tr1", 3, _NODE),
-    _root("host-memory", "uncorrectable error in a node's memory",
-          "find the node (dmesg, EDAC; Slurm names the step's first one only) and have it drained",
-          "SchedMD/slurm src/slurmd/slurmstepd/req.c, SIG_UME", 3, _NODE),
-    _root("gpu-lost", "a GPU is gone from its bus", "exclude the node; it needs a reboot", "NVIDIA driver", 3, _NODE),
-    _root("nvswitch", "fatal NVSwitch error", "exclude the node; its fabric needs a reset", "NVIDIA driver, SXid", 3,
-          _NODE),
-    _root("fabric-manager", "the NVIDIA fabric manager is not running", "exclude the node; restart the service there",
-          "pytorch/pytorch#35710", 3, _NODE),
-    _root("disk-full", "the file system is full, or the quota is used up: checkpoints may be torn",
-          "make room; verify the last checkpoint before any rewind", "errno 28 and 122", 3),
-    _root("fs-error", "the file system did not answer as it must", "check the mount on that node, then requeue",
-          "errno 5, 107, 108 and 116; Lustre client", 2),
-    _root("shm", "a data loader worker died: shared memory is full, or its memory limit",
-          "more shared memory or fewer workers", "pytorch DataLoader; bigscience train/tr1"),
-    _root("cuda-error", "a GPU failed in a way that programs seldom cause",
-          "find the node, check its health, exclude it when it repeats", "pytorch; bigscience train/tr11"),
-    _root("cuda-oom", "out of GPU memory; at start or at a barrier it means an occupied or faulty GPU",
-          "look for left-over processes on the node; else a smaller batch", "pytorch; bigscience train/tr1"),
-    _root("nccl-ib", "an InfiniBand link or the peer behind it died", "the peer's address is the suspect",
-          "NVIDIA/nccl#1814"),
-    _root("nccl-connect", "a peer could not be reached", "the node behind the address is the suspect",
-          "stas00/ml-engineering"),
-    _root("rendezvous", "not all nodes came to the rendezvous, or its port was taken", "find the node that is missing",
-          "pytorch/pytorch#79388"),
-    _root("loss-scale-minimum", "the loss scale is at its minimum: every step overflows (fp16 collapse)",
-          "rewind to before the gradients grew; lower the learning rate", "DeepSpeed loss_scaler.py; fairseq dynamic_loss_scaler.py; arXiv 2205.01068",
-          2, "loss-diverges"),
-    Kind("hung-task", _WARNING, "root", "a process of the training waits for a file system that does not answer",
-         "report the file system; the node needs a reboot if it stays", "Linux kernel, hung_task", weight=2,
-         confirm="ps -eo pid,stat,wchan,cmd on the node: state D"),
-    _symptom("traceback", "a Python program ended with an exception", "read the exception", "Python"),
-    _symptom("rank-died", "torchrun reports the first process that failed", "look into that rank's own output",
-             "pytorch torch.distributed.elastic"),
-    _symptom("crash", "a process crashed (segmentation fault, abort, bus error)", "look for a core file; py-spy",
-             "Python faulthandler; Slurm srun; Linux kernel"),
-    _symptom("task-killed", "a task was killed", "look for host memory (dmesg, sacct MaxRSS)", "Slurm srun; bash"),
-    _symptom("step-failed", "Slurm ended the step because something in it failed",
-             "find the task that ended first, and its output; sacct -j JOB",
-             "SchedMD/slurm src/slurmd/slurmstepd/req.c, SIG_FAILURE"),
-    _symptom("nccl-timeout", "a collective timed out: some rank did not join it",
-             "the suspect is the rank that does NOT print it; look for an earlier error", "pytorch ProcessGroupNCCL"),
-    Kind("nccl-hang", _WARNING, "symptom", "a CUDA or NCCL call hangs; finished runs may say it too at their very end",
-         "py-spy dump, dmesg on the node", "pytorch ProcessGroupNCCL"),
-    _symptom("nccl-error", "NCCL lost the network or a peer", _LOG_FIRST, "pytorch DistBackendError"),
-    _symptom("memory", "the trainer ends itself before the host's memory is used up", "look for a leak",
-             "huggingface/smollm trainer.py", _WARNING),
-    _consequence("nccl-teardown", "NCCL takes the process down after an error elsewhere", "pytorch ProcessGroupNCCL"),
-    _consequence("terminated", "C++ ended the process after an exception", "libstdc++"),
-    _consequence("told-to-stop", "the process was told to stop", "torchrun, submitit, trainers"),
-    _consequence("task-exit", "a task ended with an error code, or was terminated", "Slurm srun"),
-    _consequence("report", "a line of torchrun's report", "pytorch torch.distributed.elastic"),
-    _ending("time-limit", "the job reached its time limit", "check that the next job is queued", "Slurm slurmstepd"),
-    _ending("preempted", "the job was preempted", "nothing, if it is queued again", "Slurm slurmstepd; submitit"),
-    _ending("requeued", "the job was put back into the queue", "nothing", "Slurm slurmstepd"),
-    _ending("cancelled", "somebody cancelled the job", "nothing, if you did", "Slurm slurmstepd"),
-    _ending("kill-switch", "the trainer saw the kill switch and ended", "remove the switch before the next job",
-            "huggingface/smollm trainer.py"),
-    _ending("time-over", "the trainer's own time was over", "check that the next job is queued",
-            "huggingface/smollm trainer.py"),
-    _ending("max-steps", "the trainer reached its last step", "nothing", "huggingface/smollm trainer.py"),
-)  # fmt: skip
-
-_STEPD = r"slurmstepd(?:-\S+)?: error: "
+_STEPD = r"(?:slurmstepd(?:-\S+)?: )?error: "
+"""In the job's output, and in slurmd's log."""
 _ENDED = _STEPD + r"\*\*\* (?:STEP|JOB) (?P<value>(?P<job>\d+)\S*)(?: ON (?P<node>\S+))? .*"
 _DIED = r"srun: error: (?P<node>[\w.-]+): tasks? (?P<tasks>[\d,\-\[\]]+): "
 _ERROR = r"(?:[\w.]*(?:Error|Exception|error): (?:transform: failed to synchronize: )?)?"
-_NVRM = r"(?:.*?(?P<node>[\w.-]+) kernel: .*?|.*?)"
+_SAID = r"(?:what\(\):\s+)?" + _ERROR
+_KERNEL = r"(?:(?:.*?\s)?(?P<node>(?=\S*[A-Za-z-])[\w.-]+) kernel: .*?|.*?)"
+"""Of syslog, or of dmesg, which names no host."""
+_NET = r"(?:.*?(?P<node>[\w.-]+):\d+:\d+ \[\d+\] )?.*?"
+"""Of NCCL: the host that tells, not the peer."""
+_GLOO = _SAID + r"\[?\S*gloo/transport/tcp/\S+\] "
+_SURVIVED = r"(?!.*(?:\b[Rr]e-?try|\btrying\b|\b[Ss]kipp|\b[Ii]gnor|\b[Ff]all(?:ing)? back|\b[Cc]ontinu))"
+"""What a program says that goes on."""
 
 _NCCL = r".*Rank (?P<rank>\d+)\]\S* Terminating the process after attempting to dump debug info"
 
@@ -133,10 +48,23 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("step-failed", "FAILED (non-zero exit code",
        _STEPD + r"\*\*\* (?:STEP|JOB) (?P<job>\d+)\S* ON \S+ FAILED \(non-zero exit code or"),
     _s("cancelled", "CANCELLED AT", _ENDED + r"CANCELLED AT \S+ \*\*\*"),
+    _s("step-stuck", "DUE TO JOB NOT ENDING WITH SIGNALS", _STEPD + r"\*\*\* (?:STEP|JOB) (?P<job>\d+)\S* STEPD TERMINATED ON (?P<node>\S+)", "hung-task"),
     _s("host-oom", "oom_kill event|oom-kill event",
        _STEPD + r"Detected \d+ oom[-_]kill event.*?(?:StepId=|step )(?P<job>\d+)"),
     _s("host-oom", "oom-kill:constraint|ut of memory: Kill",
-       r".*?(?:oom-kill:constraint=|(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+)"),
+       _KERNEL + r"(?:oom-kill:constraint=|(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process \d+)"),
+    _s("host-oom", "MemoryError|DefaultCPUAllocator|[Errno 12]|std::bad_alloc",
+       r"(?:[\w.]*MemoryError(?:$|: (?!CUDA|HIP))|" + _SAID + r"(?:.*DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\] |std::bad_alloc))"),
+    _s("crash", "(core dumped)", r"(?:.*(?:it/s|s/it)\]?|\S+: line \d+:\s+\d+ )?(?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception)\s+\(core dumped\)"),
+    _s("crash", ": line ", r"\S+: line \d+: +\d+ (?:Segmentation fault|Bus error|Aborted|Illegal instruction) "),
+    _s("crash", "*** Process received signal ***", r"\[(?P<node>[\w.-]+):\d+\] \*\*\* Process received signal"),
+    _s("task-killed", "exited on signal 9", r"\w+ noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal 9\b"),
+    _s("crash", "exited on signal", r"\w+ noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal (?!15\b|2\b)\d+"),
+    _s("mpi-failed", "processes exited with non-zero status|MPI_ABORT was invoked|Local abort before MPI_INIT",
+       r"(?:\w+ detected that one or more processes exited with non-zero status|MPI_ABORT was invoked on rank (?P<rank>\d+)"
+       r"|\[(?P<node>[\w.-]+):\d+\] Local abort before MPI_INIT)", "rank-died"),
+    _s("crash", "died with <Signals.SIG", r".*died with <Signals\.SIG(?:SEGV|BUS|ABRT|FPE|ILL)"),
+    _s("task-killed", "died with <Signals.SIG", r".*died with <Signals\.SIGKILL"),
     _s("killed", "Killed", r"(?:\S+: line \d+:\s+\d+ Killed\s+\S|Killed\s*$)", "task-killed"),
     _s("task-died", "Exited with exit code 137", _DIED + r"Exited with exit code 137\b", "task-killed"),
     _s("task-died", ": Killed|: Out Of Memory", _DIED + r"(?:Killed|Out Of Memory)", "task-killed"),
@@ -146,30 +74,65 @@ SIGNATURES: tuple[Signature, ...] = (
        r"srun: error: Task launch for (?:StepId=)?(?P<job>\d+)?.* failed on node (?P<node>[\w.-]+)"),
     _s("launch-failure", "Unable to create step", r"srun: error: Unable to create step for job (?P<job>\d+)"),
     _s("launch-failure", "execve()", _STEPD + r"execve\(\)"),
+    _s("launch-failure", "launch failed", r"srun: error: (?:(?P<node>[\w.-]+): )?(?:task \d+|Application) launch failed"),
+    _s("launch-failure", "couldn't start container|container start failed|Failed to invoke spank",
+       r"slurmstepd(?:-(?P<node>\S+))?: error: (?:pyxis: (?:couldn't start container|container start failed)|Failed to invoke spank)"),
+    _s("launch-failure", "rolog", r"(?:srun|slurmstepd\S*): error: (?!.*No such file).*[Pp]rolog\w* (?:hook )?failed"),
+    _s("slurm-refused", "Unable to allocate|Batch job submission failed|Job submit/allocate failed|Unable to confirm allocation",
+       r"(?:srun|salloc|sbatch): error: (?:Unable to allocate resources|Batch job submission failed|Job submit/allocate failed"
+       r"|Unable to confirm allocation)[\w ]*: (?P<value>.*)"),
+    _s("slurm-refused", "Unable to contact slurm controller|establish a configuration source|Munge encode failed|Munge decode failed",
+       r"s\w+: (?:error|fatal): .*(?:Unable to contact slurm controller|establish a configuration source|Munge (?:en|de)code failed)"),
     # The kernel and the NVIDIA driver.
     _s("segfault", "segfault at ",
        r"(?:.*kernel: )?(?:\[[^\]]*\] ?){0,3}(?:(?:python|pt_|torchrun|accelerate|deepspeed)[\w.:/-]{0,60}\[\d+\]: segfault at .*"
        r"|[\w.:/-]{1,60}\[\d+\]: segfault at .* in (?:libcu|libnccl|libtorch|libc10|libnvidia).*)", "crash"),
-    _s("xid-154-reset", "NVRM: Xid", _NVRM + r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<value>154), .{0,99} to (?:0x\w+ )?\(?"
+    _s("xid-154-reset", "NVRM: Xid", _KERNEL + r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<value>154), .{0,99} to (?:0x\w+ )?\(?"
        r"(?:Node Reboot|OS Reboot|GPU Reset|Drain and Reset)"),
-    _s("xid", "NVRM: Xid", _NVRM + r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<value>\d+)"),
+    _s("xid", "NVRM: Xid", _KERNEL + r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<value>\d+)"),
     _s("gpu-lost", "fallen off the bus|GPU is lost|Unable to determine the device handle",
        r"(?:.*NVRM: GPU .*(?:fallen off the bus|GPU is lost)|Unable to determine the device handle for GPU)"),
     _s("nvswitch", "SXid (PCI:", r".*SXid \(PCI:[^)]*\): (?P<value>\d+), Fatal"),
     _s("hung-task", "blocked for more than", r".*?INFO: task (?P<value>(?:python|pt_|torchrun|accelerate|deepspeed)[^\s:]*):\d+ blocked for more than \d+ seconds"),
+    _s("lockup", "soft lockup|hard LOCKUP|detected stall|self-detected",
+       _KERNEL + r"(?:BUG: soft lockup - CPU#\d+ stuck|Watchdog detected hard LOCKUP|rcu\S*(?: INFO:)?\s.*detected (?:expedited )?stall)"),
+    _s("kernel-fault", "[Hardware Error]|UE memory|UE page|Kernel panic|unable to handle|protection fault",
+       _KERNEL + r"(?:mce: \[Hardware Error\]: CPU \d+: Machine Check|EDAC \S+ [1-9]\d* UE |\[Hardware Error\]: .*severity: fatal"
+       r"|Kernel panic - not syncing|BUG: unable to handle|traps: .*general protection fault)"),
+    _s("gpu-reset", "amdgpu", _KERNEL + r"amdgpu.*(?: ring \S+ timeout|GPU reset begin|uncorrectable hardware errors? detected)"),
+    _s("xid-critical", "Detected Critical Xid Error", r"(?:.*\s)?GPU \S+: Detected Critical Xid Error", "xid"),
+    _s("fs-stalls", "not responding|was lost; in progress operations",
+       _KERNEL + r"(?:nfs: server \S+ not responding|Lustre: .*Connection to \S+ .*was lost; in progress operations)", "hung-task"),
+    _s("fs-error", "mmfs: [", r"(?:.*?(?P<node>[\w.-]+) )?mmfs: \[[EX]\] "),
     _s("fabric-manager", "Error 802: system not yet initialized", r".*Error 802: system not yet initialized"),
     # PyTorch, NCCL, Python.
     _s("cuda-ecc", "uncorrectable ECC error|ECCUncorrectable",
        r"(?:what\(\):\s+)?" + _ERROR + r"(?:CUDA error: uncorrectable ECC|cudaErrorECCUncorrectable|uncorrectable ECC error)"),
-    _s("cuda-oom", "CUDA out of memory|CUDA error: out of memory|OutOfMemoryError",
-       r"(?:what\(\):\s+)?(?:" + _ERROR + r"CUDA (?:error: )?out of memory|[\w.]*OutOfMemoryError: )"),
+    _s("cuda-oom", "CUDA out of memory|CUDA error: out of memory|OutOfMemoryError|cuda runtime error (2)",
+       r"(?:what\(\):\s+)?(?:" + _ERROR + r"(?:CUDA (?:error: )?out of memory(?:[.:!]|$)|cuda runtime error \(2\))|[\w.]*OutOfMemoryError: )"),
+    _s("driver", "initialize NVML|NVIDIA-SMI has failed|driver version is insufficient|No CUDA GPUs|no CUDA-capable|forward compatibility was",
+       r"(?:Failed to initialize NVML: |NVIDIA-SMI has failed|" + _SAID + r"(?:CUDA error: |Check failed: .*|cuda\w+\(\) failed\S* (?:Status: )?)?"
+       r"(?:CUDA driver version is insufficient|No CUDA GPUs are available|no CUDA-capable device|.*forward compatibility was attempted))"),
+    _s("device-error", "Memory access fault by GPU|HSA_STATUS_ERROR|synStatus=|halted unexpectedly|halted prematurely",
+       r"(?:Memory access fault by GPU|.*HSA_STATUS_ERROR_\w|" + _SAID + r"synStatus=(?!0\b|1 \[[Ss]uccess)\d+ |.*(?:Core halted unexpectedly|device halted prematurely))"),
+    _s("cuda-error", "Assertion `", r"\S*\.(?:cuh?|hip)(?::\d+|\(\d+\)): .*Assertion `.* failed"),
+    _s("cuda-error", "cuda runtime error (", _SAID + r"cuda runtime error \(\d+\) : (?P<value>[^.\n]*)"),
+    _s("cuda-error", "create cublas handle|create cudnn handle", r"(?:[Ff]ailed to|[Cc]ould not) create (?:cublas|cudnn) handle: "),
     _s("cuda-error", "CUDA error: |cuDNN error: |HIP error: ", r"(?:what\(\):\s+)?" + _ERROR + r"(?:CUDA|cuDNN|HIP) error: (?P<value>[^.\n]*)"),
     _s("cuda-error", "c10::CUDAError", r"terminate called after throwing an instance of .*c10::CUDAError"),
     _s("terminated", "terminate called after", r"terminate called after throwing"),
-    _s("shm", "insufficient shared memory|is killed by signal",
-       r"(?:ERROR: Unexpected bus error encountered in worker|" + _ERROR + r"DataLoader worker \(pid[^)]*\) is killed by signal)"),
+    _s("shm", "insufficient shared memory|is killed by signal|exited unexpectedly|shared memory object|write to file </torch|unable to mmap",
+       r"(?:(?:ERROR: )?Unexpected bus error encountered in worker|" + _ERROR + r"(?:DataLoader worker \(pid(?:\(s\))?[^)]*\) (?:is killed by signal|exited unexpectedly)"
+       r"|unable to (?:open shared memory object|write to file|mmap \d+ bytes from file) </torch))"),
+    _s("process-limit", "[Errno 24]|Too many open files|can't start new thread|[Errno 11]|pthread_create failed|Thread creation failed",
+       _SURVIVED + r"(?:" + _SAID + r"(?:\[Errno 24\] |Too many open files|can't start new thread|\[Errno 11\] Resource)"
+       r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed)"),
     _s("disk-full", "No space left on device|Disk quota exceeded|[Errno 28]|[Errno 122]",
-       r"(?:[\w./ -]+: ){0,6}" + _ERROR + r"(?:\[Errno (?:28|122)\] |\S[^\"']*: )?(?:No space left on device|Disk quota exceeded)"),
+       _SURVIVED + r"(?:[\w./ -]+: ){0,6}" + _ERROR + r"(?:\[Errno (?:28|122)\] |\S[^\"']*: |.*IoError\(Os \{ code: 28, .*\")?(?:No space left on device|Disk quota exceeded)"),
+    _s("checkpoint-unreadable", "PytorchStreamReader failed|loading state_dict|CheckpointException|deserializing header|invalid load key|Ran out of input",
+       _ERROR + r"(?:(?:\[enforce fail [^\]]*\][ .]*)?PytorchStreamReader failed|Error\(s\) in loading state_dict|CheckpointException\b"
+       r"|Error while deserializing header|invalid load key, |Ran out of input$)"),
+    _s("fs-error", "failed with Input/output error|'Stale file handle'", _ERROR + r".*(?:failed with Input/output error|error message = 'Stale file handle')"),
     _s("fs-error", "Stale file handle|[Errno 5]|[Errno 108]|[Errno 116]|Transport endpoint is not|LustreError:",
        r"(?!srun|slurm)(?:[\w./ -]+: ){0,6}(?:" + _ERROR + r"(?:\[Errno (?:5|116|108)\]|\[Errno 107\] [\w ]+: '/)|.*kernel: .*LustreError: "
        r"|(?:\[[^\]]*\] ?){0,3}LustreError: [\d(]"
@@ -178,6 +141,10 @@ SIGNATURES: tuple[Signature, ...] = (
        r"(?:.*loss scale already at minimum|" + _ERROR + r"(?:AMP: )?Minimum loss scale reached \()"),
     _s("nccl-timeout", "Watchdog caught collective operation timeout",
        r".*?\[?Rank (?P<rank>\d+)\]?\S* Watchdog caught collective operation timeout: (?P<value>.*)"),
+    _s("nccl-timeout", "flight recorder dump signal|dump signal due to a collective",
+       r".*(?:Observed flight recorder dump signal from another rank|dump signal due to a collective timeout from +rank (?P<rank>\d+))"),
+    _s("nccl-timeout", "gloo/transport/tcp/|caused pair closure", r"(?:" + _GLOO + r"Timed out waiting|" + _SAID + r"Application timeout caused pair closure)"),
+    _s("nccl-error", "gloo/transport/tcp/", _GLOO),
     _s("nccl-hang", "Heartbeat monitor timed out|watchdog got stuck for|that detected no heartbeat",
        r".*?(?:\[?Rank (?P<rank>\d+)\]?.*)?(?:Heartbeat monitor timed out|watchdog got stuck for \d+ sec"
        r"|First PG on this rank that detected no heartbeat)"),
@@ -185,13 +152,34 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("nccl-timeout", "attempting to dump debug info", _NCCL),
     _s("nccl-teardown", "Some NCCL operations have failed|taking the entire process down|detected by watchdog",
        r".*(?:Some NCCL operations have failed|taking the entire process down|detected by watchdog)"),
-    _s("nccl-ib", "NCCL WARN NET/IB", r".*NCCL WARN NET/IB ?: Got completion from peer (?P<value>\S+)"),
-    _s("nccl-ib", "NCCL WARN NET/IB", r".*NCCL WARN NET/IB ?: Got (?:completion|async event).*"),
+    _s("nccl-ib", "NCCL WARN NET/IB", _NET + r"NCCL WARN NET/IB ?: Got completion from peer (?P<value>\S+)"),
+    _s("nccl-ib", "NCCL WARN NET/IB", _NET + r"NCCL WARN NET/IB ?: (?:\S+ )?Got (?:completion|async event).*"),
+    _s("nccl-ib", "::efa:cq:", r"libfabric:\S+::efa:cq:\S+<warn> err: \d+"),
     _s("nccl-connect", "NCCL WARN Connect to", r".*NCCL WARN Connect to (?P<value>[\d.]+)\S* failed"),
+    _s("nccl-error", "NCCL WARN", _NET + r"NCCL WARN (?!.*(?:dlopen|libibverbs|libnccl|[Pp]lugin|not supported|_device failed|get_async_event|open device))"
+       r".*(?:[Ff]ail|[Ee]rror|closed by remote|reset by|refused|unreachable|[Tt]imed? ?out|Couldn't|already checked in|mismatch)"),
+    _s("nccl-error", "NCCL error", r"(?:.*raised the following async exception: |" + _SAID + r"(?:.*[Ee]rror\w* during training: )?)NCCL error"),
     _s("nccl-error", "DistBackendError|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError",
        _ERROR + r"(?:NCCL error|.*?nccl(?:System|Remote|Internal|UnhandledCuda)Error: )"),
+    _s("rendezvous", "DistStoreError|Socket Timeout|connect() timed out|wait timeout after",
+       r"(?:[\w.]*DistStoreError|" + _ERROR + r"(?:Socket Timeout$|connect\(\) timed out|wait timeout after \d+))"),
     _s("rendezvous", "RendezvousTimeoutError|RendezvousConnectionError|RendezvousClosedError|client socket has timed out|server socket has failed to listen",
-       r"(?:[\w.]*Error: The server socket has failed to listen on any local|[\w.]*Rendezvous(?:Timeout|Connection|Closed)Error|" + _ERROR + r".*client socket has timed out after \d+)"),
+       r"(?:[\w.]*Error: The server socket has failed to listen on any local|(?:\"message\": \")?[\w.]*Rendezvous(?:Timeout|Connection|Closed)Error|" + _ERROR + r".*client socket has timed out after \d+)"),
+    _s("nan-check", "found NaN in|found Inf in|returned nan values in|Loss is nan, stopping|Loss is inf, stopping",
+       _SAID + r"(?:Rank (?P<rank>\d+): )?(?:found (?:NaN|Inf) in|Function '\w+' returned nan values in its|Loss is (?:nan|inf), stopping)"
+       r"(?:.* node: (?P<node>[\w.-]+))?"),
+    _s("nan-check", "Unexpected result nan|Unexpected result inf", r"Unexpected result (?:nan|inf) on rank (?P<rank>\d+)"),
+    _s("worker-lost", "worker died or was killed|ActorDiedError|RayActorError|NodeDiedError|heartbeat timeout|lost communication with",
+       r"(?:A worker died or was killed while executing|ray\.exceptions\.(?:Actor|RayActor|Node)(?:Died)?Error"
+       r"|.*Task /job:\S+ heartbeat timeout|ORTE has lost communication with)"),
+    _s("elastic-stopped", "failed (exitcode: -", r".*failed \(exitcode: -(?:2|15)\) local_rank", "told-to-stop"),
+    _s("elastic-killed", "failed (exitcode: -9", r".*failed \(exitcode: -9\) local_rank", "task-killed"),
+    _s("elastic-crashed", "failed (exitcode: -", r".*failed \(exitcode: -\d+\) local_rank", "crash"),
+    _s("elastic-failed", "failed (exitcode: ", r".*failed \(exitcode: (?P<value>\d+)\) local_rank", "rank-died"),
+    _s("launcher-stopped", "exits with return code = -", r".*exits with return code = -(?:2|15)\b", "told-to-stop"),
+    _s("launcher-killed", "exits with return code = -9", r".*exits with return code = -9\b", "task-killed"),
+    _s("launcher-crashed", "exits with return code = -", r".*exits with return code = -\d+", "crash"),
+    _s("launcher-failed", "exits with return code = ", r".*exits with return code = (?P<value>[1-9]\d*)", "rank-died"),
     _s("elastic-root", "Root Cause (first observed failure)", r"Root Cause \(first observed failure\):", "rank-died"),
     _s("elastic-host", "  host      : ", r"host +: (?P<node>\S+)", "report"),
     _s("elastic-rank", "  rank      : ", r"rank +: (?P<rank>\d+) \(local_rank", "report"),
@@ -200,4 +188,8 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("told-to-stop", " death signal|got signal: 15|SIGTERM, exiting",
        r".*(?:Received \d+ death signal|SignalException: Process \d+ got signal: 15|process received SIGTERM, exiting)"),
     _s("crash", "Fatal Python error", r"Fatal Python error: (?P<value>.*)"),
+    _s("environment", "loading shared libraries|version `GLIBC",
+       r"(?:\S+: error while loading shared libraries: |" + _ERROR + r"(?:\S+: )*.*version `GLIBC\S*' not found)"),
+    # The end of a traceback whose begin was not met. A quotation does not stand at a line's begin.
+    _s("exception", "Error: |Exception: ", _SURVIVED + r"(?P<value>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): \S", "traceback"),
 )  # fmt: skip

@@ -10,13 +10,27 @@ from ops.catalogue.signatures import SIGNATURES
 from ops.logs.progress import clean
 from ops.model import LogEvent
 
-PREFIX = re.compile(
-    r"\s*(?P<label>(?:\d+:\s+|\[(?:rank|default)\d+\]:\s?)*)"
-    r"(?:\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]\s*)?"
+LABEL = (
+    r"\d+:\s+|\[(?:rank|default)\d+\]:\s?|\[\d+,\d+\]<std(?:out|err)>:\s?|\((?:[\w.<>]+ )?(?:pid=\d+|raylet)[^)]*\)\s"
+    r"|(?!srun|slurm|sbatch)(?P<host>(?=[\w.-]*\d)[A-Za-z][\w.-]*|\d+(?:\.\d+){3}):\s"
 )
-"""`srun --label`, torchrun's ranks, and the log formatter's time."""
-RANK = re.compile(r"\[(?:rank|Rank )(\d+)\]|^\s*(\d+):\s")
-GLUE = ("srun", "slurmstepd", r"\*\*", "Validation")
+"""Who writes: `srun --label`, torchrun's rank, mpirun's, Ray's process, pdsh's host."""
+STAMP = (
+    r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?(?:\s+\[(?!\s*(?:INFO|WARN|DEBUG))[^\]\[]{1,60}\](?=\s))*"
+    r"|\[?\d\d/\d\d(?:/\d{2,4})? \d\d:\d\d:\d\d(?:[.,]\d+)?(?: [\w.]+)?\]:?"
+)
+"""When: an ISO time, with the tags that follow it, or `[12/20 18:16:20 name]:`."""
+LEVEL = (
+    r"(?:ERROR|CRITICAL|FATAL)(?::(?:[\w.]+:)?|\s+\[[^\]]*\]|(?=\s))|(?:[\w.]+: )?\[(?:ERROR|CRITICAL|FATAL)\]:?|\|\s*(?:ERROR|CRITICAL)\s*\|\s\S+ [-|]"
+    r"|- [\w.]+ - (?:ERROR|CRITICAL) -|[EF](?:\d{4} [\d:.]+\s+\d+)? [\w./<>-]+:\d+\]|Uncaught(?= )"
+)
+"""How bad, in the words of a logger: of what it calls less than an error it has gone on."""
+BAR = r"(?:[^|]{0,80}\|[^|]{0,200}\|\s*\d+/[\d?]+ \[[^\]]{0,80}\])?"
+PREFIX = re.compile(rf"{BAR}\s*(?:(?:{LABEL}|{STAMP}|{LEVEL})\s*)*")
+"""What may stand before the words of a line: a progress bar without an end, the writer, the time, the level."""
+WRITER = re.compile(rf"\s*((?:{LABEL})*)")
+RANK = re.compile(r"(?:\[(?:rank|Rank )|^\s*(?=\d+:\s)|\[\d+,(?=\d+\]<std)|, rank=(?=\d+\]))(\d+)[\]:]")
+GLUE = ("srun", "(?:slurmstepd", "slurmstepd", r"\*\*", "Validation")
 """How the patterns begin that are looked for behind other output. A progress bar ends without a line end, and the
 next process's line is glued to it. A quotation is none."""
 TRACEBACK = b"Traceback (most recent call last)"
@@ -41,12 +55,14 @@ def _pattern(index: int) -> tuple[re.Pattern[str], re.Pattern[str] | None]:
 def parse_event(line: bytes, number: int = 0, offset: int = 0) -> LogEvent | None:
     """The event a line tells, or None. `value` is a path, a code, an id: what the signature says."""
     text = clean(line)
-    start = _after_prefix(text)
+    prefix = PREFIX.match(text)
+    assert prefix is not None, "the prefix may be empty"
+    start = prefix.end()
     for index in _candidates(text):
         plain, glued = _pattern(index)
         match = plain.match(text, start) or (glued.search(text, start) if glued else None)
         if match:
-            return _event(SIGNATURES[index].event, text, match, number, offset)
+            return _event(SIGNATURES[index].event, text, match, prefix["host"] or "", number, offset)
     return None
 
 
@@ -55,13 +71,15 @@ def _candidates(text: str) -> list[int]:
     return sorted({index for literal, index in _WANTED if literal in text})
 
 
-def _event(name: str, text: str, match: re.Match[str], number: int, offset: int) -> LogEvent:
+def _event(name: str, text: str, match: re.Match[str], host: str, number: int, offset: int) -> LogEvent:
     groups = match.groupdict()
     value = groups.get("value") or ""
     if name == "xid":
         name = f"xid-{value}"
     elif name in ("task-died", "task-crashed"):
         value = groups.get("node") or ""
+    elif name == "exception":
+        name = "rendezvous" if TAKEN in text else "traceback"
     rank = groups.get("rank")
     return LogEvent(
         kind=name,
@@ -69,7 +87,7 @@ def _event(name: str, text: str, match: re.Match[str], number: int, offset: int)
         offset=offset,
         text=text.strip(),
         value=value,
-        node=(groups.get("node") or "").rstrip(":"),
+        node=(groups.get("node") or host).rstrip(":"),
         rank=int(rank) if rank else rank_of(text),
         job=groups.get("job") or "",
     )
@@ -78,12 +96,7 @@ def _event(name: str, text: str, match: re.Match[str], number: int, offset: int)
 def rank_of(text: str) -> int | None:
     """The global rank that a launcher's prefix tells, if one does."""
     match = RANK.search(text[:80])
-    return int(match[1] or match[2]) if match else None
-
-
-def _after_prefix(text: str) -> int:
-    match = PREFIX.match(text)
-    return match.end() if match else 0
+    return int(match[1]) if match else None
 
 
 def is_header(line: str) -> bool:
@@ -93,7 +106,8 @@ def is_header(line: str) -> bool:
 
 def traceback_event(text: str, number: int, offset: int) -> LogEvent:
     """The event that a traceback's last line tells."""
-    words = text[_after_prefix(text) :]
+    prefix = PREFIX.match(text)
+    words = text[prefix.end() :] if prefix else text
     match = EXCEPTION.match(words)
     name = match[0] if match else ""
     kind = "told-to-stop" if name.endswith(STOPPED) else "rendezvous" if TAKEN in words else "traceback"
@@ -101,12 +115,25 @@ def traceback_event(text: str, number: int, offset: int) -> LogEvent:
 
 
 def traceback_end(header: str) -> Callable[[str], bool]:
-    """A test for the lines after a `Traceback` line: is it the traceback's last? Another rank's never is."""
-    match = PREFIX.match(header)
-    label = (match["label"] if match else None) or ""
+    """A test for the lines after a `Traceback` line: is it the traceback's last? Another writer's never is.
+
+    Where the first of them begins as the header does, but for the time, all do; else they begin with the writer at most.
+    """
+    whole = header[: header.find("Traceback")]
+    writer = WRITER.match(header)
+    label: str | None = None
 
     def last(line: str) -> bool:
-        words = line.removeprefix(label)
-        return line.startswith(label) and bool(words.strip()) and not words.startswith((" ", "\t"))
+        nonlocal label
+        if label is None:
+            label = whole if _timeless(line[: len(whole)]) == _timeless(whole) else writer[1] if writer else ""
+        words = line[len(label) :]
+        mine = _timeless(line[: len(label)]) == _timeless(label)
+        return mine and bool(words.strip()) and not words.startswith((" ", "\t"))
 
     return last
+
+
+def _timeless(prefix: str) -> str:
+    """With zeros in the place of times."""
+    return re.sub(STAMP, lambda time: re.sub(r"\d", "0", time[0]), prefix)

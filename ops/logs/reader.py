@@ -80,6 +80,8 @@ class _Found(Struct):
     """What stands on the line before the block, where a `\\r` parts them."""
     quiet: bool = False
     """Was a last line without an end looked at?"""
+    final: bool = False
+    """Will no more be written? Then a traceback that has not ended is one too."""
 
     @property
     def number(self) -> int:
@@ -92,6 +94,12 @@ class _Found(Struct):
         if self.line is not None:
             self.line += data.count(b"\n", start, end)
         return end
+
+    def header(self, text: str) -> None:
+        """Note what stands before `Traceback` on its line."""
+        event = parse_event(text[: text.find("Traceback")].encode(), self.number, self.offset)
+        if event:
+            self.events.append(event)
 
     def traceback(self, data: bytes, header: int, last: tuple[int, int]) -> None:
         """Note the traceback whose header line is at `data[header]`, where it stands, by its last line."""
@@ -284,6 +292,7 @@ def _rest(file: File, found: _Found, finished: bool = False) -> None:
     before = _before(file.bytes, found.offset)
     data = file.bytes.read(min(found.seen, file.size - found.offset))
     last = _Found(found.look, found.offset, found.line, place=replace(found.place), before=before)
+    last.final = finished
     whole = _take(data + b"\n", len(data) + 1, last) > len(data)
     torn = not finished and last.samples and data[-1:] in b"0123456789.,+-eE"
     if whole and not torn and (last.samples or last.events):
@@ -309,8 +318,9 @@ def _take(data: bytes, end: int, found: _Found) -> int:
         line = data[max(start, hit - HEAD) : min(stop, hit + WIDTH)]
         if TRACEBACK in line and is_header(text := clean(line)):
             last = _traceback(data[start : min(end, start + LONG)], text)
-            if last is None and end - start < LONG:
+            if last is None and end - start < LONG and not found.final:
                 return start
+            found.header(text)
             found.traceback(data, start, last or (0, stop - start))
         else:
             before = b"" if done else found.before
