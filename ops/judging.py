@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from msgspec import MsgspecError, Struct, convert, to_builtins
 from msgspec.structs import replace
 
-from ops import detectors
+from ops import detectors, snapshot
 from ops.logs import measures, reader, rotated, tail
 from ops.logs.cursor import Cursor
 from ops.model import Finding, LogView, Snapshot, Unknown
@@ -28,6 +31,8 @@ class _Place(Struct):
     cursor: Cursor | None = None
     end: LogView | None = None
     unseen: bool = False
+    known: bool = True
+    """Whether the detectors remember what they were told; else all is read anew."""
 
 
 def judge(seen: Snapshot, memory: Memory) -> Judged:
@@ -36,22 +41,44 @@ def judge(seen: Snapshot, memory: Memory) -> Judged:
     A memory that is lost, torn or of another version is made again from the log's begin.
     """
     at = _recalled(seen, memory)
-    before, anew = at.cursor, at.cursor is None
+    before, anew = at.cursor, not at.known
     try:
         anew = _follow(seen, at) or anew
         log: LogView | Unknown = at.end or NO_LOG
     except OSError as error:
         log = Unknown(f"log {seen.run.log}: {error.strerror or error}")
+    log, kept = _kept(seen, at, log, {} if anew else memory.kept)
     inside, places = measures.read_new(seen.run.dir / "logs", {} if anew else memory.measures)
     at.bench.measure(inside)
     at.bench.unread = measures.unread(places)
     seen = replace(seen, log=log)
     at.bench.unseen = at.unseen
     found = at.bench.findings(seen)
-    after = replace(memory, detectors=at.bench.dump(), measures=places)
+    after = replace(memory, detectors=at.bench.dump(), measures=places, kept=kept)
     if at.cursor is not before and at.cursor and at.end:
         after = replace(after, cursor=to_builtins(at.cursor), tail=tail.to_json(at.end))
     return Judged(seen, found, after)
+
+
+def _kept(
+    seen: Snapshot, at: _Place, log: LogView | Unknown, fed: Mapping[str, Any]
+) -> tuple[LogView | Unknown, Mapping[str, Any]]:
+    """The log with what a Trainer's newest checkpoint keeps, where no line of it ever told a step; and how much was judged."""
+    if not fed and at.bench.stepped:
+        return log, {}
+    log = snapshot.with_kept(seen, log)
+    if not isinstance(log, LogView) or not log.source:
+        return log, fed if isinstance(log, Unknown) or not log.samples else {}
+    from ops.logs import kept
+
+    try:
+        before = convert(fed, kept.Fed)
+    except MsgspecError:
+        before = kept.Fed(1, "foreign")
+    rows, after, goes_on = kept.fresh(log.samples, before)
+    at.bench = at.bench if goes_on else at.bench.again()
+    at.bench.take_kept(rows, replace(seen, log=log))
+    return log, to_builtins(after)
 
 
 def _recalled(seen: Snapshot, memory: Memory) -> _Place:
@@ -63,7 +90,9 @@ def _recalled(seen: Snapshot, memory: Memory) -> _Place:
             return _Place(bench, cursor, tail.from_json(memory.tail, seen.run.log, cursor.size, cursor.written / 1e9))
         except (MsgspecError, KeyError, TypeError, ValueError):
             pass
-    return _Place(detectors.Bench({}))
+    if bench and memory.kept and not memory.cursor:
+        return _Place(bench)
+    return _Place(detectors.Bench({}), known=False)
 
 
 def _follow(seen: Snapshot, at: _Place) -> bool:

@@ -26,8 +26,8 @@ NO_LOG = Unknown("no log found: neither logs/main_log.txt nor logs/*.out")
 def read(run: Run, shell: Shell, now: float, whole_log: bool = False) -> Snapshot:
     """One picture of the run. `whole_log`: all samples, not the newest alone."""
     queued = jobs(run, shell)
-    log = _log(run, None if whole_log else 1)
-    return replace(beside_log(run, now, queued), log=log, nodes=_nodes(queued, shell))
+    seen = beside_log(run, now, queued)
+    return replace(seen, log=_log(seen, None if whole_log else 1), nodes=_nodes(queued, shell))
 
 
 def beside_log(run: Run, now: float, queued: tuple[Job, ...] | Unknown) -> Snapshot:
@@ -61,7 +61,7 @@ def _switch(run: Run) -> bool | Unknown:
 
 def further_back(snapshot: Snapshot, times: int) -> Snapshot:
     """The snapshot with so many times as much of its log's end as a look reads."""
-    return replace(snapshot, log=_log(snapshot.run, times))
+    return replace(snapshot, log=_log(snapshot, times))
 
 
 def back_to(snapshot: Snapshot, offset: int) -> Snapshot:
@@ -129,12 +129,23 @@ def _nodes(queued: tuple[Job, ...] | Unknown, shell: Shell) -> tuple[NodeState, 
     return nodes.for_waiting(queued, shell)
 
 
-def _log(run: Run, times: int | None) -> LogView | Unknown:
-    if run.log is None:
-        return NO_LOG
-    from ops.logs import rotated, tail
+def _log(seen: Snapshot, times: int | None) -> LogView | Unknown:
+    log: LogView | Unknown = NO_LOG
+    if seen.run.log:
+        from ops.logs import rotated, tail
 
-    return rotated.read(run.log, times and times * tail.BYTES, run.progress)
+        log = rotated.read(seen.run.log, times and times * tail.BYTES, seen.run.progress)
+    return with_kept(seen, log)
+
+
+def with_kept(seen: Snapshot, log: LogView | Unknown) -> LogView | Unknown:
+    """The log, with the rows that a Trainer's newest checkpoint keeps where it has none itself."""
+    told = log.samples if isinstance(log, LogView) else seen.run.log
+    if told or seen.run.layout.name != "hf_trainer":
+        return log
+    from ops.logs import kept
+
+    return kept.shown(log, kept.read(seen.run, seen.checkpoints))
 
 
 def _readable(source: Callable[[], T | Unknown]) -> T | Unknown:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 VERSION = 2
 FILE = "memory.json"
-_PLAIN = ("cursor", "detectors", "measures", "tail")
+_PLAIN = ("cursor", "detectors", "measures", "tail", "kept")
 
 
 class Memory(Struct, frozen=True):
@@ -41,6 +41,8 @@ class Memory(Struct, frozen=True):
     """How far the files of the model's statistics were read."""
     tail: Mapping[str, Any] = field(default_factory=dict)
     """The end of the log up to the cursor, as `ops.logs.tail` keeps it."""
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    """How much of what a Trainer's checkpoints keep was judged."""
     held: tuple[News, ...] = ()
     """What waits for a digest, for the morning, or for room in the hour."""
     pace: float = 0.0
@@ -218,7 +220,7 @@ def _writable(path: Path) -> bool:
 
 def _to_json(memory: Memory) -> dict[str, object]:
     plain = {name: getattr(memory, name) for name in _PLAIN}  # large, and JSON already: nothing to be copied
-    content = to_builtins(replace(memory, cursor={}, detectors={}, measures={}, tail={})) | plain
+    content = to_builtins(replace(memory, cursor={}, detectors={}, measures={}, tail={}, kept={})) | plain
     content.pop("problem")
     return {"m4ops": "state", "version": VERSION, **content}
 
@@ -239,6 +241,7 @@ def _from_json(data: Any) -> Memory:
         vetted=tuple(map(str, data["vetted"])),
         measures=dict(data.get("measures", {}).items()),
         tail=dict(data.get("tail", {}).items()),
+        kept=dict(data.get("kept", {}).items()),
     )
 
 

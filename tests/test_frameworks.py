@@ -82,6 +82,16 @@ def test_an_edited_checkpoint_keeps_its_place_in_the_order_of_time(copied: Train
     assert [f.stat().st_mtime_ns for f in folders] == before
 
 
+@pytest.mark.parametrize("copied", ["hf_trainer"], indirect=True)
+def test_without_a_log_its_checkpoint_tells_loss_and_lr(copied: Training) -> None:
+    told = json.loads(copied.done("status", "--json"))
+    assert (told["progress"]["step"], told["progress"]["total"]) == (20, 20)
+    assert told["progress"]["loss"] > 0 and told["progress"]["lr"] is not None
+    assert told["log"]["samples_from"].endswith("checkpoint-20/trainer_state.json")
+    points = json.loads(copied.done("plot", "--json"))["branches"][0]["live"]
+    assert [step for step, _ in points] == list(range(1, 21))
+
+
 @pytest.mark.parametrize("copied", ["accelerate"], indirect=True)
 def test_what_accelerate_would_take_for_a_checkpoint_goes_with_a_rewind(copied: Training) -> None:
     saves = copied.dir / "checkpoints"

@@ -113,6 +113,23 @@ class Bench:
         kept = self.dump()
         return Bench({name: memory for name, memory in kept.items() if name not in PLACED})
 
+    def again(self) -> Bench:
+        """The same for a training that went back to a step before: what follows its steps begins anew."""
+        kept = self.dump()
+        return Bench({name: kept[name] for name in ("incident", "modules", *PLACED)})
+
+    @property
+    def stepped(self) -> bool:
+        """Was a step ever taken?"""
+        return cast(steps.Steps, self.streams["steps"]).read > 0
+
+    def take_kept(self, samples: Iterable[Sample], snapshot: Snapshot) -> None:
+        """The next rows that are no lines of the log, and have no place among its bytes."""
+        for sample in samples:
+            for name, stream in self.streams.items():
+                if name not in PLACED:
+                    stream.take(sample, snapshot)
+
     def take(self, new: LogView | None, snapshot: Snapshot) -> None:
         """The log's next lines."""
         for line in lines(new) if new else ():

@@ -15,6 +15,8 @@ def where(snapshot: Snapshot, line: int, offset: int) -> str:
     """`file:line`, or the byte where lines were not counted; a byte that the log has not is one it had before its rotation."""
     if line and isinstance(snapshot.log, LogView) and offset >= snapshot.log.size:
         return f"{snapshot.log.path}, line {line} before it was rotated"
+    if offset < 0 and isinstance(snapshot.log, LogView) and snapshot.log.source:
+        return str(snapshot.log.source)
     log = snapshot.log.path if isinstance(snapshot.log, LogView) else snapshot.run.log
     return f"{log or 'log'}:{line}" if line else f"{log or 'log'}, byte {offset}"
 

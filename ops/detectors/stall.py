@@ -53,6 +53,10 @@ def _stalled(snapshot: Snapshot, log: LogView, running: list[Job]) -> tuple[Find
     age = snapshot.now - max(log.modified, started)
     last = log.samples[-1] if log.samples else None
     allowed = limit(log.samples)
+    if log.source == log.path:
+        if not (saves := _between_saves(snapshot)):
+            return (_unknown(Unknown("there is none, and what a checkpoint keeps is as old as its save")),)
+        allowed = 3 * max(saves)
     if not _logged_by(last, started, log.modified):
         allowed = max(allowed, STARTING)
     if age <= allowed:
@@ -85,6 +89,12 @@ def _gaps(samples: tuple[Sample, ...]) -> list[float]:
     if all(None in pair for pair in pairs):
         pairs = [(a.time, b.time) for a, b in pairwise(samples)]
     return [b - a for a, b in pairs if a is not None and b is not None and b >= a]
+
+
+def _between_saves(snapshot: Snapshot) -> list[float]:
+    """Seconds between the saves of the last checkpoints."""
+    saved = sorted(c.saved for c in snapshot.checkpoints or () if c.saved is not None)
+    return [b - a for a, b in pairwise(saved[-RECENT:])]
 
 
 def _logged_by(last: Sample | None, started: float, modified: float) -> bool:

@@ -40,6 +40,8 @@ class Steps:
         log = snapshot.log
         if not started or not isinstance(log, LogView) or not log.size or log.modified < started or finished(snapshot):
             return ()
+        if log.source:  # steps come with the saves
+            return ()
         age = snapshot.now - max(self.read, started)
         if not self.read:
             return (_unknown(running[0], log),) if age > STARTING and not log.samples else ()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ops.errors import BadInput
 from ops.fields import LOSS, NORM, RATE, STEP
@@ -85,8 +86,11 @@ def _jsonl(lines: Iterable[str]) -> Iterator[Sample | str]:
 def _state(lines: Iterable[str]) -> Iterator[Sample | str]:
     data = json.loads("".join(lines))
     rows = data.get("log_history") if isinstance(data, dict) else data
+    total = data.get("max_steps") if isinstance(data, dict) else None
     for row in rows if isinstance(rows, list) else ():
-        yield from _row(row, 0) if isinstance(row, dict) else (repr(row)[:60],)
+        for found in _row(row, 0) if isinstance(row, dict) else (repr(row)[:60],):
+            known = isinstance(found, Sample) and isinstance(total, int) and total > 0
+            yield replace(found, total=total) if known and isinstance(found, Sample) else found
 
 
 READERS: Mapping[str, Callable[[Iterable[str]], Iterator[Sample | str]]] = {
@@ -99,6 +103,8 @@ READERS: Mapping[str, Callable[[Iterable[str]], Iterator[Sample | str]]] = {
 def _row(row: Mapping[str, Any], line: int, whole: bool = True) -> Iterator[Sample | str]:
     """The sample of a row, or where one stands that has none but ought to; nothing of an evaluation's."""
     if any(str(row.get(key, "")).startswith(("val", "eval", "test")) for key in ("set", "split", "mode")):
+        return
+    if "train_runtime" in row:  # the Trainer's last row: its loss is the mean of all
         return
     if sample := _sample(row, line):
         yield sample

@@ -87,3 +87,5 @@ class LogView(Struct, frozen=True):
     events: tuple[LogEvent, ...]
     begin: int = 0
     """The byte from which on all of it was read; of a log that was rotated the bytes before its first are negative."""
+    source: Path | None = None
+    """The file that the samples are from, where the log tells none: they are as old as it is."""

@@ -58,7 +58,8 @@ def status_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[
     - `kill_switch`: {`path` or null, `set`: true, false or unknown}
     - `progress`: null before the first progress line, else {`step`, `total`, `loss`, `lr`, `time`,
       `elapsed_seconds` (of its job), `seconds_per_step`, `steps_per_hour`, `seconds_left`, `fields`}
-    - `log`: {`path`, `size_bytes`, `modified`}
+    - `log`: {`path`, `size_bytes`, `modified`, `samples_from`: the checkpoint's file that tells the steps where the log
+      does not, or null}
     - `pointer`: {`text`, `step`, `problem`: empty when a resume can take it}
     - `checkpoints`: {`count`, `newest_complete` step or null, `unfinished` steps, `size_bytes` of those
       that were measured}
@@ -285,7 +286,12 @@ def _progress(samples: Sequence[Sample]) -> Data | None:
 
 
 def _log(log: LogView) -> Data:
-    return {"path": log.path, "size_bytes": log.size, "modified": words.iso(log.modified)}
+    return {
+        "path": log.path,
+        "size_bytes": log.size,
+        "modified": words.iso(log.modified),
+        "samples_from": log.source,
+    }
 
 
 def _pointer(snapshot: Snapshot, pointer: Pointer) -> Data:

@@ -7,6 +7,7 @@ The verdict stands first, what to do stands last, next to the prompt. What could
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ops.alerts.words import Ack
 from ops.detectors.promise import overall
@@ -177,6 +178,8 @@ def _progress(snapshot: Snapshot, color: bool) -> list[str]:
     if isinstance(log, Unknown):
         return [_row("progress", paint(unknown(log), "magenta", color), color)]
     age = f"log written {words.ago(snapshot.now - log.modified)}"
+    if log.source == log.path:
+        age = "no log"
     if not log.samples:
         way = 'm4ops.toml can say how one looks: progress = "…"'
         return [_row("progress", f"UNKNOWN (no progress line in {clean(log.path.name)}; {way}) · {age}", color)]
@@ -189,7 +192,14 @@ def _progress(snapshot: Snapshot, color: bool) -> list[str]:
         _row("progress", f"{paint(where, 'bold', color)} · {paint(loss, bad, color)} · {rate}", color),
         _row("speed", _speed(log, snapshot.now, any(j.running for j in snapshot.jobs or ())), color),
         _row("last line", age + _silence(last, log, snapshot.now), color),
+        *([_row("", _kept(log.source, snapshot), color)] if log.source else []),
     ]
+
+
+def _kept(source: Path, snapshot: Snapshot) -> str:
+    """That the steps are those of a checkpoint."""
+    place = source.relative_to(snapshot.run.dir) if source.is_relative_to(snapshot.run.dir) else source
+    return f"no step in it: all this is from {clean(str(place))}, as of its save"
 
 
 def _speed(log: LogView, now: float, running: bool) -> str:
