@@ -266,7 +266,8 @@ def _news(data: Any) -> News:
 
 def _health(data: Any) -> Health:
     mark, sink, reason = (str(data[name]) for name in ("mark", "sink", "reason"))
-    return Health(mark, sink, float(data["since"]), float(data["last"]), int(data["tries"]), reason)
+    since, last, closed = float(data["since"]), float(data["last"]), float(data.get("closed", 0))
+    return Health(mark, sink, since, last, int(data["tries"]), reason, closed)
 
 
 def _finding(data: Any) -> Finding:

@@ -153,6 +153,38 @@ class PagerDuty:
 
 
 @dataclass
+class Opsgenie:
+    """The Alert API (docs.opsgenie.com), which Jira Service Management took over: requests are taken, and done later."""
+
+    key: str = "s3cret00-1111-2222-3333-0123456789ab"
+    alerts: dict[str, list[str]] = field(default_factory=dict)
+    """The states that each alert went through, by its alias."""
+    notes: list[str] = field(default_factory=list)
+
+    def __call__(self, call: Call) -> Answer:
+        if call.headers.get("Authorization") != f"GenieKey {self.key}":
+            return 422, '{"message":"Key format is not valid!","took":0.0,"requestId":"r"}'
+        asked = call.path.partition("/v2/alerts")[2].strip("/").split("/")
+        taken = (
+            202,
+            '{"result":"Request will be processed","took":0.1,"requestId":"43a29c5c-3dbf-4fa4-9c26-f4f71023e120"}',
+        )
+        if asked == [""]:
+            sent = call.json
+            if not 0 < len(sent.get("message", "")) <= 130 or len(sent.get("alias", "")) > 512:
+                return 422, '{"message":"Request body is not processable."}'
+            states = self.alerts.setdefault(sent["alias"], [])
+            states += [] if states and states[-1] != "closed" else ["open"]
+            return taken
+        alias, action = asked
+        known = call.query.get("identifierType") == ["alias"] and self.alerts.get(alias, ["closed"])[-1] != "closed"
+        if known:  # of what is not there nothing is said but in the status of the request
+            self.alerts[alias].append({"close": "closed", "acknowledge": "acknowledged"}[action])
+            self.notes.append(call.json["note"])
+        return taken
+
+
+@dataclass
 class Pings:
     """healthchecks.io (docs/http_api there): a ping of a known check, `/fail` included, is answered by OK."""
 
@@ -212,12 +244,15 @@ class Internet:
         self.authority.cert_pem.write_to_path(self.trusted)
         self.calls: list[Call] = []
         self.slack, self.teams, self.pagerduty, self.pings = Slack(), Teams(), PagerDuty(), Pings()
-        self.wandb = Wandb()
+        self.wandb, self.opsgenie = Wandb(), Opsgenie()
         self.hosts: dict[str, Callable[[Call], Answer]] = {
             "hooks.slack.com": self.slack,
             "prod-12.westus.logic.azure.com": self.teams,
             "events.pagerduty.com": self.pagerduty,
             "hc-ping.com": self.pings,
+            "api.opsgenie.com": self.opsgenie,
+            "api.eu.opsgenie.com": self.opsgenie,
+            "api.atlassian.com": self.opsgenie,
             "api.wandb.ai": self.wandb,
             "api.forge.coreweave.com": self.wandb,
         }

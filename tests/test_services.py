@@ -6,12 +6,14 @@ import shutil
 import socketserver
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from email.utils import formatdate
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from alerting import NAN, NOW, SPIKE, configure, failed, lines, m4ops, message, news, tick
+from alerting import NAN, NOW, PROGRESS, SPIKE, configure, failed, lines, m4ops, message, news, tick
 from msgspec.structs import replace
 from receivers import Web
 from services import Internet
@@ -45,7 +47,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
 def internet(world: Internet) -> Iterator[Internet]:
     """As at its first day."""
     world.calls.clear()
-    for service in (world.slack, world.teams, world.pagerduty, world.pings, world.wandb):
+    for service in (world.slack, world.teams, world.pagerduty, world.pings, world.wandb, world.opsgenie):
         service.__init__()  # type: ignore[misc]
     yield world
     world.trouble.clear()
@@ -138,6 +140,7 @@ ACCOUNTS = {
     "goalert": "goalerts://alerts.example.org/12345678-5555-4444-9999-0123456789ab",
     "ilert": "ilert://s3cretKey0123456789",
     "incidentio": "incidentio://s3cretKey0123456789/01ABCDEFGH",
+    "signl4": "signl4://s3cretSecret",
     "pagertree": "pagertree://int_s3cret01234",
     "splunk": "splunk://route_key@12345678-1234-1234-1234-123456789abc",
     "squadcast": "squadcast://s3cretKey0123456789s3cretKey0123456789",
@@ -158,7 +161,53 @@ def test_other_services_of_incidents_get_one_key_from_begin_to_end(internet: Int
 
 
 def test_every_service_with_a_key_is_tried() -> None:
-    assert {"goalert" if name == "goalerts" else name for name in KEYED} - {"victorops"} == set(ACCOUNTS)
+    known = {"goalert" if name == "goalerts" else name for name in KEYED} - {"victorops"}
+    assert known == {*ACCOUNTS, "opsgenie", "jira"}
+
+
+@pytest.mark.parametrize("scheme", ["opsgenie://{}", "opsgenie://{}/@ann/?region=eu", "jira://{}"])
+def test_opsgenie_opens_takes_and_closes_an_alert_by_its_alias(
+    bare: Run, internet: Internet, scheme: str, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One however often the node comes up, and one message too long for its title."""
+    configure(bare, scheme.format(internet.opsgenie.key))
+    lines(bare, f"srun: error: Node failure on n7 {'x' * 200}\n")
+    m4ops(bare, monkeypatch, "check")
+    node = next(key for key in internet.opsgenie.alerts if "node-failure" in key)
+    found = {f["kind"]: f["id"] for f in json.loads(m4ops(bare, monkeypatch, "check", "--json"))["findings"]}
+    said = m4ops(bare, monkeypatch, "ack", found["node-failure"])
+    assert ("acknowledged at Jira" if "jira" in scheme else "acknowledged at Opsgenie") in said
+    clock.now += 600
+    lines(bare, *(PROGRESS.format(n) for n in range(6, 200)))
+    m4ops(bare, monkeypatch, "check")
+    assert internet.opsgenie.alerts[node] == ["open", "acknowledged", "closed"]
+    assert [states for key, states in internet.opsgenie.alerts.items() if key != node] == [["open"]], "job-absent"
+    assert "RESOLVED" in internet.opsgenie.notes[-1] and "s3cret" not in "".join(internet.opsgenie.notes)
+    assert {call.host for call in internet.calls} == {
+        "api.atlassian.com" if "jira" in scheme else "api.eu.opsgenie.com" if "eu" in scheme else "api.opsgenie.com"
+    }
+
+
+def test_a_sink_that_asks_for_peace_is_given_it(bare: Run, internet: Internet, addresses: dict[str, str]) -> None:
+    """A few seconds are waited for; longer ones lie with the message, and nothing new disturbs it."""
+    slack, policy = internet.slack, Policy(sinks=(addresses["slack"],), per_hour=1000)
+    internet.trouble["hooks.slack.com"] = (429, {"Retry-After": "1"}, "rate_limited")
+    (said,) = tick(bare, [SPIKE], policy)
+    assert "429" in said and len(internet.calls) == 2, "it is asked once more after its second"
+    for pause, answer in (
+        (NOW + 20, {"Retry-After": "1200"}),
+        (NOW + 1300, {"Retry-After": formatdate(time.time() + 900)}),
+    ):
+        internet.trouble["hooks.slack.com"] = (503, answer, "busy")
+        internet.calls.clear()
+        tick(bare, [SPIKE], policy, pause)
+        tick(bare, [SPIKE, NAN], policy, pause + 1)
+        tick(bare, [SPIKE], policy, pause + 800)
+        assert len(internet.calls) == 1, answer
+    internet.trouble.clear()
+    tick(bare, [SPIKE], policy, NOW + 4000)
+    assert slack.shown[0].startswith(f"WARNING tr_190: {SPIKE.summary}\n")
+    assert state.load(bare).outbox == () == state.load(bare).sinks
 
 
 @pytest.mark.parametrize(

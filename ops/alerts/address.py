@@ -27,7 +27,14 @@ class Answered(OSError):
 
 
 class NotSent(Exception):
-    """The sink did not take it and will hardly take the next one; the words hold no secret."""
+    """The sink did not take it and will hardly take the next one; the words hold no secret.
+
+    `wait`: seconds after which it says that it may be asked again, 0 where it says nothing.
+    """
+
+    def __init__(self, words: str, wait: float = 0.0) -> None:
+        super().__init__(words)
+        self.wait = wait
 
 
 def stored(uri: str) -> str:

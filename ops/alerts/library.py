@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from ops.alerts import web
+from ops.alerts import opsgenie, web
 from ops.alerts.address import Answered, mask
 from ops.alerts.incidents import incidents
 from ops.alerts.text import subject, text
@@ -32,7 +32,10 @@ KEYED = {
     "goalerts": "dedup",
     "ilert": "dedup",
     "incidentio": "dedup",
+    "jira": "alias",
+    "opsgenie": "alias",
     "pagertree": "thirdparty",
+    "signl4": "external_id",
     "splunk": "entity_id",
     "squadcast": "dedup",
     "victorops": "entity_id",
@@ -54,11 +57,15 @@ def load(uri: str) -> Any:
 
 def send(uri: str, message: Message) -> None:
     """Deliver one message. Raises Answered with what the library said."""
-    argument = KEYED.get(urlsplit(uri).scheme)
-    if argument is None:
+    parts = urlsplit(uri)
+    argument = KEYED.get(parts.scheme)
+    if argument is None or argument in dict(parse_qsl(parts.query)):
         return _notify(uri, message)
     for key, part in incidents(message):
-        _notify(_with(uri, {"action": "map", argument: key}), part)
+        if parts.scheme in opsgenie.SERVICES and part.severity is Severity.OK:
+            opsgenie.act(uri, "close", key, text(part))
+        else:
+            _notify(_with(uri, {"action": "map", argument: key}), part)
 
 
 def _notify(uri: str, message: Message) -> None:

@@ -20,6 +20,7 @@ from ops.alerts.episodes import advance, escalate
 from ops.alerts.gather import compact, gather
 from ops.alerts.sinks import send, vet
 from ops.alerts.text import subject
+from ops.alerts.web import TIMEOUT
 from ops.alerts.words import Ack, Health, Message, News, Pending
 from ops.errors import OpsError
 from ops.model import Finding, Run, Severity
@@ -100,17 +101,17 @@ def post(desk: Desk, memory: Memory, fresh: Sequence[Pending], now: float) -> tu
         if uri not in bad
     }
     ready = {uri: owed[uri] for uri in owed if owed[uri] and _due(health.get(mark(uri)), owed[uri], now)}
-    failures = {uri: reason for uri, reason in bad.items() if reason}
-    for uri, message, reason in _sent(ready):
+    failures = {uri: (reason, 0.0) for uri, reason in bad.items() if reason}
+    for uri, message, reason, wait in _sent(ready):
         if reason:
-            failures[uri] = reason
+            failures[uri] = (reason, wait)
         else:
             memory = replace(memory, outbox=tuple(_noted(p, message, mark(uri)) for p in memory.outbox))
             desk.keep(memory)
     idle = {mark(uri) for uri in uris if uri in bad or (owed[uri] and uri not in ready)}
     idle |= set(desk.others) - set(map(mark, uris))
     after = {m: h for m, h in health.items() if m in idle}
-    after |= {mark(uri): _failed(health.get(mark(uri)), uri, reason, now) for uri, reason in failures.items()}
+    after |= {mark(uri): _failed(health.get(mark(uri)), uri, failure, now) for uri, failure in failures.items()}
     takers = {False: {*map(mark, lists[False]), *desk.others}, True: set(map(mark, lists[True]))}
     waiting = (p for p in memory.outbox if not takers[p.escalation] <= set(p.done))
     memory = replace(memory, outbox=tuple(waiting), sinks=tuple(after.values()))
@@ -164,42 +165,45 @@ def _vetted(
 
 
 def _due(health: Health | None, owed: Sequence[Message], now: float) -> bool:
-    """Whether a sink is tried now: a failing one when its pause is over, or for what is new."""
-    return health is None or now >= health.retry or any(message.time >= now for message in owed)
+    """Whether a sink is tried now: a failing one when its pause is over, or for what is new unless it asked for peace."""
+    fresh = any(message.time >= now for message in owed)
+    return health is None or now >= health.retry or (fresh and now >= health.closed)
 
 
-def _failed(before: Health | None, uri: str, reason: str, now: float) -> Health:
+def _failed(before: Health | None, uri: str, failure: tuple[str, float], now: float) -> Health:
     since, tries = (before.since, before.tries) if before else (now, 0)
-    return Health(mark(uri), mask(uri), since, now, tries + 1, reason)
+    reason, wait = failure
+    return Health(mark(uri), mask(uri), since, now, tries + 1, reason, now + wait if wait else 0.0)
 
 
 def _noted(pending: Pending, message: Message, taker: str) -> Pending:
     return replace(pending, done=(*pending.done, taker)) if pending.message is message else pending
 
 
-def _sent(owed: dict[str, list[Message]]) -> Iterable[tuple[str, Message, str]]:
+def _sent(owed: dict[str, list[Message]]) -> Iterable[tuple[str, Message, str, float]]:
     """Send to all sinks at once, to each its messages in their order; every outcome as it comes, empty for taken.
 
-    A sink that hangs is left behind with its thread, which ends with the process.
+    With it the seconds for which the sink wants peace. One that hangs is left behind with its thread, which ends with the
+    process.
     """
-    said: queue.Queue[tuple[str, Message | None, str]] = queue.Queue()
+    said: queue.Queue[tuple[str, Message | None, str, float]] = queue.Queue()
     for uri, messages in owed.items():
         threading.Thread(target=_deliver, args=(uri, messages, said), daemon=True).start()
     busy = set(owed)
     end = time.monotonic() + LIMIT
     while busy:
         try:
-            uri, message, reason = said.get(timeout=max(0.0, end - time.monotonic()))
+            uri, message, reason, wait = said.get(timeout=max(0.0, end - time.monotonic()))
         except queue.Empty:
-            yield from ((uri, owed[uri][0], f"no answer within {LIMIT:g} s") for uri in busy)
+            yield from ((uri, owed[uri][0], f"no answer within {LIMIT:g} s", 0.0) for uri in busy)
             return
         if message is None:
             busy.discard(uri)
         else:
-            yield uri, message, reason
+            yield uri, message, reason, wait
 
 
-def _deliver(uri: str, messages: Sequence[Message], said: queue.Queue[tuple[str, Message | None, str]]) -> None:
+def _deliver(uri: str, messages: Sequence[Message], said: queue.Queue[tuple[str, Message | None, str, float]]) -> None:
     """One sink's messages, oldest first. One that is refused keeps nothing from the next; a silent sink is left."""
     end = time.monotonic() + ROUND
     try:
@@ -207,15 +211,26 @@ def _deliver(uri: str, messages: Sequence[Message], said: queue.Queue[tuple[str,
             try:
                 if time.monotonic() > end:
                     raise NotSent(f"the messages before took more than {ROUND:g} s")
-                send(uri, message)
-                said.put((uri, message, ""))
+                _patiently(uri, message, end)
+                said.put((uri, message, "", 0.0))
             except Answered as error:
-                said.put((uri, message, f"it did not take “{subject(message)}”: {error}"))
+                said.put((uri, message, f"it did not take “{subject(message)}”: {error}", 0.0))
             except NotSent as error:
-                said.put((uri, message, str(error)))
+                said.put((uri, message, str(error), error.wait))
                 return
     finally:
-        said.put((uri, None, ""))
+        said.put((uri, None, "", 0.0))
+
+
+def _patiently(uri: str, message: Message, end: float) -> None:
+    """Send; to a sink that asks for a few seconds once more after them. Raises as `send`."""
+    try:
+        send(uri, message)
+    except NotSent as error:
+        if not 0 < error.wait <= min(TIMEOUT, end - time.monotonic()):
+            raise
+        time.sleep(error.wait)
+        send(uri, message)
 
 
 def _bounded(outbox: tuple[Pending, ...], now: float) -> tuple[tuple[Pending, ...], tuple[str, ...]]:

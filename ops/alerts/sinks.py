@@ -28,8 +28,9 @@ from email.utils import formatdate
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from ops import shell
-from ops.alerts import pagerduty, web
+from ops.alerts import opsgenie, pagerduty, web
 from ops.alerts.address import STATE, Answered, NotSent, mailbox, mask, scrub, stored
+from ops.alerts.incidents import name
 from ops.alerts.text import payload, short, subject, text
 from ops.alerts.words import Message, ident
 from ops.errors import BadInput, OpsError
@@ -102,13 +103,19 @@ def send(uri: str, message: Message) -> None:
             library.send(address, message)
 
 
-def acknowledge(uri: str, folder: str, incident: str) -> bool:
-    """Somebody has taken an incident of the run in this folder; whether the sink knows what that is. Raises as `send`."""
+def acknowledge(uri: str, folder: str, incident: str, by: str) -> str:
+    """Somebody has taken an incident of the run in this folder; which service knows that now, if the sink is one.
+
+    Raises as `send`.
+    """
     with _named(uri) as address:
         parts = parse(address)
         if parts.scheme == "pagerduty":
             pagerduty.acknowledge(parts, folder, incident)
-    return parts.scheme == "pagerduty"
+            return "PagerDuty"
+        if parts.scheme in opsgenie.SERVICES:
+            opsgenie.act(address, "acknowledge", name(folder, incident), f"taken by {by} (m4ops ack)")
+        return opsgenie.SERVICES.get(parts.scheme, "")
 
 
 def keeps_incidents(uri: str) -> bool:
@@ -128,8 +135,10 @@ def _named(uri: str) -> Iterator[str]:
     try:
         address = stored(uri)
         yield address
-    except (Answered, NotSent) as error:
-        raise type(error)(scrub(str(error), address)) from None
+    except Answered as error:
+        raise Answered(scrub(str(error), address), error.code) from None
+    except NotSent as error:
+        raise NotSent(scrub(str(error), address), error.wait) from None
     except OpsError as error:
         raise NotSent(error.what) from None
     except (OSError, http.client.HTTPException, ValueError) as error:

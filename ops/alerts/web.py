@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 
 from ops.alerts.address import Answered, NotSent
 
+LONGEST_WAIT = 3600.0
+"""Seconds for which a sink that asks for it is left alone; one that asks for more is tried nevertheless."""
 TIMEOUT = 10.0
 """Seconds a sink may stay silent."""
 _SAID = 200
@@ -50,7 +54,18 @@ def ask(request: urllib.request.Request) -> bytes:
         with error:
             words = f"it answered {error.code} {error.reason}{_said(error)}"
         words += f": {advice(error.code)}" if advice(error.code) else ""
-        raise NotSent(words) if error.code == 429 else Answered(words, error.code) from None
+        wait = _wait(error.headers.get("Retry-After", ""))
+        busy = error.code == 429 or (error.code == 503 and wait)
+        raise NotSent(words, wait) if busy else Answered(words, error.code) from None
+
+
+def _wait(said: str) -> float:
+    """The seconds that `Retry-After` says, or that its time is ahead (RFC 9110, 10.2.3); 0 for neither."""
+    try:
+        seconds = float(said) if said.strip().isdigit() else parsedate_to_datetime(said).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return 0.0
+    return min(max(0.0, seconds), LONGEST_WAIT)
 
 
 def advice(code: int) -> str:

@@ -127,11 +127,13 @@ class Health(Struct, frozen=True):
     """When it was tried last."""
     tries: int
     reason: str
+    closed: float = 0.0
+    """Until when it said not to be asked again, whatever there is to tell."""
 
     @property
     def retry(self) -> float:
         """When it is tried again though nothing new is to be told."""
-        return self.last + min(FIRST_RETRY * 2.0 ** min(self.tries - 1, 10), LAST_RETRY)
+        return max(self.closed, self.last + min(FIRST_RETRY * 2.0 ** min(self.tries - 1, 10), LAST_RETRY))
 
 
 def over(news: News) -> bool:

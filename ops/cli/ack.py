@@ -68,12 +68,12 @@ def _elsewhere(run: Run, config: Config, episodes: Sequence[Episode]) -> None:
     incidents = dict.fromkeys(e.incident for e in episodes if e.told)
     for uri in dict.fromkeys((*config.sinks, *config.escalate_to)):
         try:
-            taken = [sinks.acknowledge(uri, str(run.dir), incident) for incident in incidents]
+            told = {sinks.acknowledge(uri, str(run.dir), incident, _me()) for incident in incidents} - {""}
         except (Answered, NotSent, BadInput) as error:
             session.say(f"{mask(uri)} does not know that it is yours, acknowledge it there too: {error}")
         else:
-            if any(taken):
-                session.say("acknowledged at PagerDuty")
+            for service in told:
+                session.say(f"acknowledged at {service}")
 
 
 def _meant(what: str, episodes: Sequence[Episode], me: str) -> str:
