@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ops.model import Checkpoint, Disk, Unknown
+from ops.quantiles import median
 
 MEASURED = 2
 """Newest complete checkpoints whose size is taken: of them the larger, since the very newest may lack its weights yet."""
@@ -61,6 +62,4 @@ def _interval(times: Sequence[float]) -> float | None:
     gaps = [later - earlier for earlier, later in pairwise(times) if later - earlier >= 1]  # less: a copy
     if not gaps:
         return None
-    from statistics import median
-
     return median(gaps)

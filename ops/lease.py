@@ -268,7 +268,7 @@ def _me(purpose: str, seconds: float) -> Holder:
 def _machine() -> str:
     """This boot and process namespace: containers share host names, two machines may both be `localhost`."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes().decode().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""

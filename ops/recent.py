@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from zlib import crc32
 
 from ops.shell import Answer, Shell
 
@@ -47,14 +48,15 @@ def kept(shell: Shell, env: Mapping[str, str] = os.environ, now: Callable[[], fl
     def ask(argv: Sequence[str], timeout: float) -> Answer:
         if argv[0] not in QUESTIONS:
             return shell(argv, timeout)
-        file = folder(env) / _name(argv, env)
-        answer = _remembered(file, now() - limit, now())
+        question = [*_place(env), *argv]
+        file = folder(env) / f"{_short(_place(env))}-{_short(argv)}.json"
+        answer = _remembered(file, question, now() - limit, now())
         if answer is None:
             asked = now()
             answer = shell(argv, timeout)
             if answer.returncode == 0:
                 with suppress(OSError):  # the next command asks for itself
-                    _remember(file, answer, asked)
+                    _remember(file, question, answer, asked)
         return answer
 
     return ask
@@ -75,26 +77,20 @@ def forgetting(shell: Shell, env: Mapping[str, str] = os.environ) -> Shell:
 def forget(env: Mapping[str, str] = os.environ) -> None:
     """Remove what is remembered of this cluster."""
     with suppress(OSError):
-        for file in folder(env).glob(f"{_place(env)}-*.json"):
+        for file in folder(env).glob(f"{_short(_place(env))}-*.json"):
             file.unlink(missing_ok=True)
 
 
-def _place(env: Mapping[str, str]) -> str:
-    return _short([os.uname().nodename, *(f"{name}={env.get(name, '')}" for name in _CLUSTER)])
-
-
-def _name(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    return f"{_place(env)}-{_short(argv)}.json"
+def _place(env: Mapping[str, str]) -> list[str]:
+    return [os.uname().nodename, *(f"{name}={env.get(name, '')}" for name in _CLUSTER)]
 
 
 def _short(words: Sequence[str]) -> str:
-    """A name of words that may hold anything."""
-    import hashlib
-
-    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    """A name for what may be remembered of these words: the file itself says whose answer it holds."""
+    return format(crc32(os.fsencode("\0".join(words))), "08x")
 
 
-def _remembered(file: Path, since: float, until: float) -> Answer | None:
+def _remembered(file: Path, question: Sequence[str], since: float, until: float) -> Answer | None:
     """The answer, if it is this user's own file, nobody else can read or write it, and it is young enough."""
     try:
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
@@ -106,19 +102,20 @@ def _remembered(file: Path, since: float, until: float) -> Answer | None:
             return None
         try:
             data = json.load(opened)
-            young = since <= float(data["time"]) <= until
-            return Answer(0, str(data["stdout"]), str(data["stderr"])) if young else None
+            known = data["question"] == question and since <= float(data["time"]) <= until
+            return Answer(0, str(data["stdout"]), str(data["stderr"])) if known else None
         except (ValueError, TypeError, KeyError):
             return None
 
 
-def _remember(file: Path, answer: Answer, asked: float) -> None:
+def _remember(file: Path, question: Sequence[str], answer: Answer, asked: float) -> None:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(handle, "w", encoding="utf-8", errors="surrogateescape") as opened:
-            json.dump({"time": asked, "stdout": answer.stdout, "stderr": answer.stderr}, opened)
+            said = {"stdout": answer.stdout, "stderr": answer.stderr}
+            json.dump({"question": question, "time": asked, **said}, opened)
         os.replace(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)

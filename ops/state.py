@@ -6,7 +6,6 @@ forgotten is sent again. So a file that is torn or foreign is told of and begun 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -62,8 +61,7 @@ def folder(run: Run) -> Path:
     shared = run.dir / OPS_DIR / "state"
     if _writable(shared):
         return shared
-    place = hashlib.sha256(os.fsencode(os.path.realpath(run.dir))).hexdigest()[:12]
-    return _own() / f"{run.name.replace('/', '_')}-{place}"
+    return _own() / f"{run.name.replace('/', '_')}-{_place(run)}"
 
 
 def apart(run: Run) -> bool:
@@ -78,8 +76,14 @@ def everything() -> Run:
 
 def aside(run: Run) -> Run:
     """Where the notes on a run lie whose own folder takes none: it is full, or no more there."""
-    place = hashlib.sha256(os.fsencode(os.path.realpath(run.dir))).hexdigest()[:12]
-    return Run(_own() / f"aside-{place}", run.name)
+    return Run(_own() / f"aside-{_place(run)}", run.name)
+
+
+def _place(run: Run) -> str:
+    """What tells its folder from another of the same name."""
+    import hashlib
+
+    return hashlib.sha256(os.fsencode(os.path.realpath(run.dir))).hexdigest()[:12]
 
 
 def _own() -> Path:

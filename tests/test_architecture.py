@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {
     "words": {
         "", "model", "pace", "fields", "errors", "config", "resources", "jsontext", "hostlist", "placement", "secrecy",
-        "policy", "catalogue", "schedules",
+        "policy", "catalogue", "schedules", "quantiles",
     },
     "readers": {
         "shell", "slurm", "discovery", "logs", "checkpoints", "evals", "journal", "snapshot", "recent", "fleet",
@@ -52,7 +52,16 @@ IMPURE_CALLS = {
 }  # fmt: skip
 
 PROCESS_MODULES = {"subprocess", "multiprocessing", "pty"}
-PROCESS_CALLS = {"os.system", "os.popen", "os.fork", "os.posix_spawn", "os.execv", "os.execve", "os.execvp"}
+PROCESS_CALLS = {
+    "os.system",
+    "os.popen",
+    "os.fork",
+    "os.posix_spawn",
+    "os.posix_spawnp",
+    "os.execv",
+    "os.execve",
+    "os.execvp",
+}
 SLOW_MODULES = {
     "torch", "deepspeed", "accelerate", "boto3", "botocore", "wandb", "submitit", "plotly", "rich", "yaml", "numpy", "jsonlines",
     "apprise",

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +30,7 @@ from ops.model import (
     Unknown,
 )
 from ops.placement import NodeState
+from ops.quantiles import median, quartiles
 
 DIR = Path("/runs/tr_1")
 LOG = DIR / "logs/main_log.txt"
@@ -808,3 +810,12 @@ def test_a_nan_that_the_trainer_hides_behind_a_zero_is_seen() -> None:
     rows = series(falling(50, seed=3))
     (finding,) = found([*rows, replace(series([0.0], first=1275, line=51)[0], grad_norm=math.nan)])
     assert (finding.kind, finding.step) == ("loss-nan", 1275)
+
+
+def test_quantiles_are_those_of_statistics() -> None:
+    draw = random.Random(5)
+    for count in range(2, 50):
+        values = [draw.choice((draw.gauss(0, 1), draw.randint(0, 9))) for _ in range(count)]
+        assert median(values) == statistics.median(values)
+        low, _, high = statistics.quantiles(values, n=4)
+        assert quartiles(values) == (low, high)

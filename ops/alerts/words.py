@@ -5,7 +5,6 @@ Times are UTC seconds.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -19,7 +18,13 @@ OPENED, WORSE, STILL, ESCALATED, RESOLVED, UNSEEN = "opened", "worse", "still", 
 
 def ident(finding: Finding) -> str:
     """The name of a finding's episode, short enough to be typed: the same at every tick and on every host."""
-    return hashlib.sha256(finding.key.encode("utf-8", "surrogateescape")).hexdigest()[:6]
+    return _short(finding.key, 6)
+
+
+def _short(words: str, digits: int) -> str:
+    import hashlib
+
+    return hashlib.sha256(words.encode("utf-8", "surrogateescape")).hexdigest()[:digits]
 
 
 class Episode(Struct, frozen=True):
@@ -104,7 +109,7 @@ class Message(Struct, frozen=True):
         """The same for every attempt to deliver it, so that a receiver can tell a repetition."""
         parts = [f"{n.finding.key}\0{n.event}\0{n.finding.severity}\0{n.time!r}" for n in self.news]
         words = "\0".join([self.run, self.dir, repr(self.time), *parts])
-        return hashlib.sha256(words.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        return _short(words, 32)
 
 
 class Pending(Struct, frozen=True):

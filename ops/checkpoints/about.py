@@ -7,7 +7,6 @@ Kinds are told from the fields that each class saves. Source: pytorch `torch/opt
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from ops import schedules
 from ops.checkpoints import layouts, lr
+from ops.checkpoints.lr import SHARD
 from ops.checkpoints.statefile import read
 from ops.checkpoints.symbols import Call, Int
 from ops.checkpoints.torchfile import ITEMSIZE, StateError, Tensor, TorchFile, extents, opened
@@ -25,9 +25,6 @@ from ops.checkpoints.torchzip import data_at, read_at
 from ops.errors import OpsError
 from ops.model import Checkpoint, LrSite, Unknown
 
-SHARD = re.compile(
-    r"(?P<prefix>bf16_|fp16_)?(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)_(?P<what>optim|model)_states\.pt"
-)
 MASTERS = ("fp32_flat_groups", "single_partition_of_fp32_groups")
 _OPTIMIZERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("NAdam", frozenset({"exp_avg", "exp_avg_sq", "mu_product"})),

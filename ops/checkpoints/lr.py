@@ -42,7 +42,10 @@ MEGATRON = "opt_param_scheduler"
 GROUP_FIELDS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _SCHEDULER_FILE = re.compile(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin|(?:lr_)?scheduler(?:_.*)?\.pt")
 _OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.bin|optimizer\.pt")
-_SHARD = re.compile(r"(?:(?:bf16_|fp16_)?zero_pp_rank_\d+_)?mp_rank_\d+_(?:optim|model)_states\.pt")
+SHARD = re.compile(
+    r"(?:(?P<prefix>bf16_|fp16_)?zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)_(?P<what>optim|model)_states\.pt"
+)
+"""A file of DeepSpeed's, by rank."""
 _SCHEDULER_KEYS = ("lr_scheduler", "lr_schedulers")
 _ROOT = re.compile(r"|lr_scheduler|lr_schedulers\[0\]|state\.schedulers\.\w+")
 """What the one scheduler of a file is labelled."""
@@ -77,7 +80,7 @@ def state_files(checkpoint_dir: Path) -> tuple[Path, ...]:
     shards = [
         p
         for p in state.glob("*/*")
-        if p.parent.name.startswith(("pytorch_model", "global_step")) and _SHARD.fullmatch(p.name)
+        if p.parent.name.startswith(("pytorch_model", "global_step")) and SHARD.fullmatch(p.name)
     ]
     for folder in state.glob("optimizer_*/"):  # FSDP's
         from ops.checkpoints import dcp

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ops import schedules
 from ops.checkpoints import about, accelerate_state, folders, layouts, lr, statefile
-from ops.checkpoints.about import SHARD
+from ops.checkpoints.lr import SHARD
 from ops.checkpoints.patch import crc_of_zeros
 from ops.checkpoints.torchfile import StateError, TorchFile
 from ops.model import Checkpoint, Unknown

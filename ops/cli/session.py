@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -167,10 +168,12 @@ def color() -> bool:
 
 
 def width() -> int:
-    """Columns of the terminal, within reason."""
-    import shutil
-
-    return max(60, min(140, shutil.get_terminal_size((100, 30)).columns))
+    """Columns of the terminal, or as COLUMNS has it, within reason."""
+    said = os.environ.get("COLUMNS", "")
+    columns = int(said) if said.isdecimal() else 0
+    with suppress(OSError):  # no terminal
+        columns = columns or os.get_terminal_size(1).columns
+    return max(60, min(140, columns or 100))
 
 
 def typed() -> str:

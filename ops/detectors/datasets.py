@@ -7,13 +7,13 @@ one of them alone is a finding though the whole hardly moves.
 from __future__ import annotations
 
 from math import isfinite
-from statistics import median
 from typing import Any
 
 from ops.detectors.evidence import State, where
 from ops.detectors.level import Level, Rule
 from ops.fields import dataset
 from ops.model import Finding, Measure, Sample, Severity, Snapshot
+from ops.quantiles import median
 
 RULE = Rule(sigma=6.0, tail=2.0, share=0.03, far_sigma=30.0, far_tail=6.0, far_share=0.3)
 """A part is noisier than the whole, and there are many of them."""

@@ -7,11 +7,10 @@ A divergence climbs, or stays where it is. So the verdict is about the last rows
 
 from __future__ import annotations
 
-from statistics import median
-
 from msgspec import Struct, field
 
 from ops.model import Sample
+from ops.quantiles import median
 
 KEPT = 40
 """Rows that are kept of a rise."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import PurePath
-from statistics import median
 
 from ops.model import Evals, Finding, Job, LogEvent, LogView, Severity, Snapshot
 from ops.pace import seconds_per_step
+from ops.quantiles import median
 
 LATELY = 6
 """Gaps between saves, or between evaluated steps, of which the usual one is the median."""

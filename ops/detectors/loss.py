@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import deque
 from itertools import pairwise
 from math import isfinite, sqrt
-from statistics import median
 from typing import Any
 
 from msgspec import to_builtins
@@ -29,6 +28,7 @@ from ops.detectors.level import ENOUGH, NEAR, NOISE, Level, Rule, sigma_of
 from ops.detectors.window import Window
 from ops.model import Finding, LogEvent, Sample, Severity, Snapshot
 from ops.pace import stepped_back
+from ops.quantiles import median
 
 SLOW, PAST = 40, 400
 """Rows: of the slow test's median, of its earlier medians."""

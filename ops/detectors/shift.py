@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import isfinite, sqrt
 from shlex import quote
-from statistics import median, quantiles
 from typing import Any
 
 from ops.detectors.evidence import State, change_between, where
 from ops.fields import LOSS, NORM, RATE, STEP, dataset
 from ops.model import Finding, LogEvent, Sample, Severity, Snapshot
 from ops.pace import resumed
+from ops.quantiles import median, quartiles
 
 BEFORE, AFTER = 200, 50
 """Rows that are compared."""
@@ -125,7 +125,7 @@ def _habit(values: Sequence[float]) -> dict[str, Any] | None:
     if len(values) < ENOUGH or _counts(values):
         return None
     middle = median(values)
-    low, _, high = quantiles(values, n=4)
+    low, high = quartiles(values)
     return {
         "median": middle,
         "sigma": (high - low) / 1.349,

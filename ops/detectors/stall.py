@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from statistics import median
 
 from ops.model import Finding, Job, LogView, Sample, Severity, Snapshot, Unknown
+from ops.quantiles import median
 
 SHORTEST = 120.0
 """Seconds of silence below which nothing is said."""

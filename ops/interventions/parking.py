@@ -10,7 +10,6 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from ops.actions import Action, Schedule, WaitFor, WriteText, edits_state
-from ops.catalogue.reasons import HELD_BY_ADMIN
 from ops.errors import Refused
 from ops.model import Job, Snapshot, Unknown
 
@@ -127,6 +126,8 @@ def releases(snapshot: Snapshot, jobs: tuple[Job, ...]) -> tuple[Action, ...]:
 
 def by_admin(job: Job, snapshot: Snapshot) -> bool:
     """Whether somebody with more rights than the user holds the job. What root holds, root releases."""
+    from ops.catalogue.reasons import HELD_BY_ADMIN
+
     return job.reason == HELD_BY_ADMIN and snapshot.user != "root"
 
 

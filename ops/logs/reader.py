@@ -7,7 +7,6 @@ nothing was written for a while: then it is taken if it tells something, and wha
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import time
@@ -232,6 +231,8 @@ def _begins_alike(file: File, cursor: Cursor) -> bool:
 
 
 def _fingerprint(file: File, start: int, size: int) -> str:
+    import hashlib
+
     file.bytes.seek(start)
     return hashlib.sha256(file.bytes.read(size)).hexdigest()
 
