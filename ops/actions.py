@@ -85,8 +85,8 @@ class PatchState(Struct, frozen=True):
     kind: ClassVar[str] = "patch-state"
     path: str
     edits: tuple[Edit, ...]
-    in_turn: bool = False
-    """A resume takes the newest file: this one's time moves on by a second, not to now."""
+    in_turn: int = 0
+    """Where a resume takes the newest file: by how many seconds this one's time moves on; 0: it becomes the time of the edit."""
 
     def describe(self) -> str:
         seen = {f"{e.before:.6g} → {e.after:.6g}": 0 for e in self.edits}
@@ -102,7 +102,8 @@ class PatchState(Struct, frozen=True):
         )
 
     def inverse(self) -> Action:
-        return replace(self, edits=tuple(replace(e, before=e.after, after=e.before) for e in self.edits))
+        edits = tuple(replace(e, before=e.after, after=e.before) for e in self.edits)
+        return replace(self, edits=edits, in_turn=-self.in_turn)
 
 
 class Rewrite(Struct, frozen=True):
@@ -126,7 +127,7 @@ class Rewrite(Struct, frozen=True):
     why: str = ""
     stored: bool = True
     """Whether the original stays aside; where it does not, there is no way back."""
-    in_turn: bool = False
+    in_turn: int = 0
     """As of PatchState."""
 
     def describe(self) -> str:
@@ -141,7 +142,7 @@ class Rewrite(Struct, frozen=True):
         return sum(last - first + 1 for first, last in self.keep)
 
     def inverse(self) -> Action | None:
-        return replace(self, restore=not self.restore) if self.stored else None
+        return replace(self, restore=not self.restore, in_turn=-self.in_turn) if self.stored else None
 
 
 class Move(Struct, frozen=True):

@@ -112,7 +112,8 @@ def _take(entries: dict[str, Entry], record: dict[str, Any]) -> None:
             entries[identity] = replace(entry, applied=(*entry.applied, index))
         case "done" | "rolled-back":
             status = "applied" if event == "done" else "rolled back"
-            entries[identity] = replace(entry, change=replace(entry.change, status=status))
+            ended = float(record.get("time", 0.0))
+            entries[identity] = replace(entry, change=replace(entry.change, status=status, ended=ended))
 
 
 def _sealed(plan: Mapping[str, Any], after: list[list[Any]]) -> dict[str, Any]:

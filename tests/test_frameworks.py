@@ -6,9 +6,11 @@ That the library resumes from each change as promised is in tests/test_layout_ch
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
+from runs import tree
 from trainings import PROGRAMS, Trained, Training
 
 AT = 10
@@ -63,6 +65,29 @@ def test_a_later_checkpoint_cannot_stay_where_the_highest_is_taken(copied: Train
     refused = copied.m4ops("rewind", "--to", copied.called(AT), "--keep-discarded", "-y")
     assert refused.code != 0
     assert "without --keep-discarded" in refused.err
+
+
+@pytest.mark.parametrize("copied", ["lightning"], indirect=True)
+def test_a_checkpoint_is_changed_twice_in_the_second_in_which_it_was_saved(copied: Training) -> None:
+    """Lightning resumes from the newest file: an edit moves its time on by a second, and no further than it must."""
+    files = sorted(copied.dir.glob("*.ckpt"), key=lambda file: file.stat().st_mtime_ns)
+    now = time.time_ns()
+    for age, file in enumerate(reversed(files)):
+        os.utime(file, ns=(now, now - age * 10**6))
+    before = tree(copied.dir)
+    copied.done("scale-lr", "0.5", "-y")
+    assert "was already changed" in copied.m4ops("scale-lr", "0.5", "-y").err
+    copied.done("scale-lr", "0.5", "--again", "-y")
+    assert "was already changed" in copied.m4ops("set-lr", "1e-4", "-y").err
+    copied.done("undo", "-y")
+    assert "was already changed" in copied.m4ops("scale-lr", "0.5", "-y").err
+    copied.done("undo", "-y")
+    assert tree(copied.dir) == before
+    assert sorted(files, key=lambda file: file.stat().st_mtime_ns) == files
+    copied.done("reset-optimizer", "-y")
+    copied.done("undo", "-y")
+    assert sorted(files, key=lambda file: file.stat().st_mtime_ns) == files
+    copied.done("scale-lr", "0.5", "-y")
 
 
 @pytest.mark.parametrize("copied", ["hf_trainer"], indirect=True)

@@ -109,7 +109,7 @@ def _do(action: Action, built: Built) -> None:
 
 def take_back(action: Action, built: Built) -> None:
     """Make an action that was done, or failed half-way, undone. Raises Drift when the world is another one."""
-    with _in_its_place(action):
+    with _in_its_place(action, back=True):
         _take_back(action, built)
 
 
@@ -159,10 +159,11 @@ def _take_back(action: Action, built: Built) -> None:
 
 
 @contextlib.contextmanager
-def _in_its_place(action: Action) -> Iterator[None]:
+def _in_its_place(action: Action, back: bool = False) -> Iterator[None]:
     """Frameworks choose by time: HF Trainer's rotation deletes the oldest folder, Lightning resumes from the newest file.
 
-    So a folder keeps its time when a file in it is replaced; and a file, where the action says so, keeps its turn.
+    So a folder keeps its time when a file in it is replaced; and a file, where the action says so, keeps its turn: it moves by
+    whole seconds, and `back` again. Its time is never one that it had before: what was noted of it by its time was another content.
     """
     if not isinstance(action, act.PatchState | act.SetJson) and not (isinstance(action, act.Rewrite) and action.zero):
         yield
@@ -173,8 +174,9 @@ def _in_its_place(action: Action) -> Iterator[None]:
     with contextlib.suppress(OSError):  # only the owner may
         if path.parent.stat().st_mtime_ns != folder.st_mtime_ns:
             os.utime(path.parent, ns=(folder.st_atime_ns, folder.st_mtime_ns))
-        if not isinstance(action, act.SetJson) and action.in_turn:
-            os.utime(path, ns=(file.st_atime_ns, file.st_mtime_ns + 10**9))
+        turn = 0 if isinstance(action, act.SetJson) else -action.in_turn if back else action.in_turn
+        if turn and path.stat().st_mtime_ns != file.st_mtime_ns:
+            os.utime(path, ns=(file.st_atime_ns, file.st_mtime_ns + turn * 10**9 + 1000))
 
 
 def sweep(actions: Iterable[act.Action], run_dir: Path) -> None:

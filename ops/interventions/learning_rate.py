@@ -161,10 +161,8 @@ def refuse_second(snapshot: Snapshot, checkpoint: Checkpoint, again: bool) -> No
 
     A checkpoint that was saved anew since is another one.
     """
-    step, saved = checkpoint.step, checkpoint.saved or 0.0
-    for change in snapshot.history or ():
-        stands = change.status == "applied" and not change.undoes and change.time > saved
-        if stands and _changed_lr(change.wish, step) and not again:
+    for change in targets.since_saved(snapshot, checkpoint):
+        if not change.undoes and _changed_lr(change.wish, checkpoint.step) and not again:
             raise Refused(
                 f"the LR of {checkpoint.name} was already changed by change {change.id} ({change.title})",
                 str(snapshot.run.dir),

@@ -194,9 +194,8 @@ def _each(snapshot: Snapshot, state: schedules.State, checkpoint: Checkpoint) ->
 
 def _shifted_to(snapshot: Snapshot, checkpoint: Checkpoint) -> int | None:
     """The optimizer step at which an earlier shift left the schedule."""
-    for change in reversed(snapshot.history or ()):
-        stands = change.status == "applied" and change.time > (checkpoint.saved or 0.0)
-        if stands and change.wish.get("kind") == ShiftSchedule.kind and change.wish.get("at") == checkpoint.step:
+    for change in targets.since_saved(snapshot, checkpoint):
+        if change.wish.get("kind") == ShiftSchedule.kind and change.wish.get("at") == checkpoint.step:
             return int(str(change.wish["to_step"]))
     return None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ops.errors import BadInput, Refused
-from ops.model import Checkpoint, Snapshot, StateFile, Unknown
+from ops.model import Change, Checkpoint, Snapshot, StateFile, Unknown
 
 
 def known(snapshot: Snapshot) -> tuple[Checkpoint, ...]:
@@ -83,6 +85,15 @@ def resumable(snapshot: Snapshot, step: int) -> Checkpoint:
             f"m4ops verify-checkpoint {found.step} tells what each does; move them out of the checkpoint first",
         )
     return found
+
+
+def since_saved(snapshot: Snapshot, checkpoint: Checkpoint) -> Iterator[Change]:
+    """The changes that stand and were done after the checkpoint was saved, the newest first.
+
+    Where a file's time is its save's, each edit moved it on by a second (`ops.actions.PatchState.in_turn`).
+    """
+    standing = (c for c in reversed(snapshot.history or ()) if c.status == "applied")
+    return (c for moved, c in enumerate(standing, 1) if c.ended + moved > (checkpoint.saved or 0.0))
 
 
 def name(snapshot: Snapshot, step: int) -> str:

@@ -130,4 +130,4 @@ def _in_turn(actions: tuple[Action, ...], snapshot: Snapshot) -> tuple[Action, .
     """Where checkpoints are files, their time says when they were saved, or which a resume takes: an edit leaves it alike."""
     if not any(c.files for c in snapshot.checkpoints or ()):
         return actions
-    return tuple(replace(a, in_turn=True) if isinstance(a, PatchState | Rewrite) else a for a in actions)
+    return tuple(replace(a, in_turn=1) if isinstance(a, PatchState | Rewrite) else a for a in actions)

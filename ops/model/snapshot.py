@@ -41,6 +41,8 @@ class Change(Struct, frozen=True):
     command: str
     status: str
     """`applied`, `undone`, `rolled back`, `unfinished`."""
+    ended: float = 0.0
+    """When the last of it was done."""
     expectation: Expectation | None = None
     log_offset: int | None = None
     """Size of the run's log when the change was applied: what comes after it is evidence."""
