@@ -6,11 +6,12 @@ from functools import lru_cache
 
 LOSS = (
     "per_token_loss", "loss", "lm loss", "lm-loss", "lm_loss", "reduced_train_loss", "train_loss", "training loss",
-    "act_loss", "trl", "train/loss", "loss/train/total", "Loss", "train_loss_step", "loss train",
+    "act_loss", "trl", "train/loss", "loss/train/total", "Loss", "train_loss_step", "loss train", "training_loss", "loss/train",
+    "loss_mean", "mean_loss", "train/loss_mean", "train/lm_loss", "train/CrossEntropyLoss", "train/CE loss",
 )  # fmt: skip
 STEP = (
     "step", "current step", "num_opt_steps", "global_step", "iteration", "num_updates", "batch", "iter",
-    "train/global_step", "trainer/global_step", "_step", "Step",
+    "train/global_step", "trainer/global_step", "steps", "iterations", "_step", "Step",
 )  # fmt: skip
 """The last two are wandb's own count, in a history and in the table of a chart."""
 RATE = ("lr", "learning rate", "learning_rate", "LR", "train/learning_rate")

@@ -1,7 +1,9 @@
 """What `m4ops replay` says of files made here."""
 
+import bz2
 import gzip
 import json
+import lzma
 import math
 import random
 from pathlib import Path
@@ -116,13 +118,49 @@ def test_what_is_not_understood_is_unknown(tmp_path: Path) -> None:
         (b"", "is empty"),
         (random.Random(3).randbytes(5000), "--progress"),
         (b"upd=1 xent 3.5\n", "--progress"),
-        (gzip.compress(b"step 1"), "zcat a.log | m4ops replay -"),
+        (b"\x28\xb5\x2f\xfd and more", "zstdcat a.log | m4ops replay -"),
     ):
         (found,) = unknown(tmp_path, content)
         assert (found["kind"], found["severity"]) == ("progress-unknown", "UNKNOWN")
         assert why in found["summary"]
     assert [f["kind"] for f in unknown(tmp_path, line.encode())] == ["node-failure", "progress-unknown"]
     assert [f["kind"] for f in unknown(tmp_path, line.encode(), "-")] == ["node-failure", "progress-unknown"]
+
+
+def test_a_compressed_file_is_unpacked(tmp_path: Path) -> None:
+    plain = write(tmp_path, "csv", losses())
+    for packed, suffix in ((gzip.compress, "gz"), (bz2.compress, "bz2"), (lzma.compress, "xz")):
+        file = tmp_path / f"a.csv.{suffix}"
+        file.write_bytes(packed(plain.read_bytes()))
+        assert [f["kind"] for f in replay(file)] == ["loss-spike"]
+    file.write_bytes(file.read_bytes()[:100])
+    done = CliRunner().invoke(cli, ["replay", "--json", str(file)])
+    assert done.exit_code == 1
+    assert "could not be unpacked" in str(done.exception)
+
+
+HEADS = (
+    "Step,Train/Loss",
+    "iteration,LM loss",
+    "steps,training_loss",
+    "# step,loss_mean",
+    "Wall time,Step,Value",
+    "timestamp,loss",
+)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "points.dat", "points"])
+def test_a_table_is_known_by_its_first_line(tmp_path: Path, name: str, head: str) -> None:
+    """Whatever the file and its columns are called; of one without steps the rows are counted, if it is called a table."""
+    if head.startswith("time") and name.startswith("points"):
+        return
+    wide = head.count(",") - 1
+    rows = "".join(f"{'1.5,' * wide}{step},{loss}\n" for step, loss in enumerate(losses()))
+    text = f"{head}\n{rows}"
+    (tmp_path / name).write_text(text.replace(",", "\t") if name.endswith("tsv") else text)
+    (spike,) = replay(tmp_path / name)
+    assert (spike["kind"], spike["row"]) == ("loss-spike", 300)
 
 
 def test_a_log_may_come_from_standard_input(tmp_path: Path) -> None:

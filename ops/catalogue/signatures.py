@@ -164,7 +164,7 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("rendezvous", "DistStoreError|Socket Timeout|connect() timed out|wait timeout after",
        r"(?:[\w.]*DistStoreError|" + _ERROR + r"(?:Socket Timeout$|connect\(\) timed out|wait timeout after \d+))"),
     _s("rendezvous", "RendezvousTimeoutError|RendezvousConnectionError|RendezvousClosedError|client socket has timed out|server socket has failed to listen",
-       r"(?:[\w.]*Error: The server socket has failed to listen on any local|(?:\"message\": \")?[\w.]*Rendezvous(?:Timeout|Connection|Closed)Error|" + _ERROR + r".*client socket has timed out after \d+)"),
+       r"(?:[\w.]*Error: The server socket has failed to listen on any local|(?:\"message\": \")?[\w.]*Rendezvous(?:Timeout|Connection|Closed)Error(?:[:(\"]|$)|" + _ERROR + r".*client socket has timed out after \d+)"),
     _s("nan-check", "found NaN in|found Inf in|returned nan values in|Loss is nan, stopping|Loss is inf, stopping",
        _SAID + r"(?:Rank (?P<rank>\d+): )?(?:found (?:NaN|Inf) in|Function '\w+' returned nan values in its|Loss is (?:nan|inf), stopping)"
        r"(?:.* node: (?P<node>[\w.-]+))?"),
@@ -191,5 +191,5 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("environment", "loading shared libraries|version `GLIBC",
        r"(?:\S+: error while loading shared libraries: |" + _ERROR + r"(?:\S+: )*.*version `GLIBC\S*' not found)"),
     # The end of a traceback whose begin was not met. A quotation does not stand at a line's begin.
-    _s("exception", "Error: |Exception: ", _SURVIVED + r"(?P<value>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): \S", "traceback"),
+    _s("exception", "Error: |Exception: ", r"(?<!^\s)(?<!\s\s)" + _SURVIVED + r"(?P<value>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): \S", "traceback"),
 )  # fmt: skip

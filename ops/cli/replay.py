@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from ops.detectors.replay import Raised
     from ops.model import LogView, Snapshot
 
-PACKED = {b"\x1f\x8b": "zcat", b"BZh": "bzcat", b"\xfd7zXZ": "xzcat", b"\x28\xb5\x2f\xfd": "zstdcat"}
-"""What unpacks a file, by its first bytes."""
+PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ": "lzma"}
+"""The module that reads a compressed file, by its first bytes."""
+ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 @click.command()
@@ -29,7 +30,7 @@ def replay(file: Path, progress: str, as_json: bool) -> None:
     """Run the detectors over a finished log, CSV, JSONL or trainer_state.json.
 
     m4's statistics of parameters, gradients and activations are JSONL too. A CSV has the columns
-    step,loss[,grad_norm,lr]. A finding whose verdict changes is told again under its new kind. `-` is a log from standard
+    step,loss[,grad_norm,lr]. What is compressed is unpacked first. A finding whose verdict changes is told again under its new kind. `-` is a log from standard
     input. Ends with 3 if no line is known as progress: then nothing is known of the loss.
     """
     from ops.model import Severity
@@ -58,18 +59,41 @@ def _log(file: Path, progress: str) -> tuple[list[Raised], int]:
     from ops.detectors.replay import not_understood
     from ops.detectors.replay import replay as judge_again
 
-    log = _read(file, progress)
+    log = _unpacked(file, progress) or _read(file, progress)
     raised = judge_again(detectors.lines(log), _alone(log))
     if not log.samples:
-        raised.append(not_understood(log, _packed(file)))
+        raised.append(not_understood(log, "zstdcat" if _begins(file).startswith(ZSTD) else ""))
     return raised, len(log.samples)
 
 
-def _packed(file: Path) -> str:
-    """The command that unpacks a compressed file, or nothing."""
+def _begins(file: Path) -> bytes:
     with file.open("rb") as opened:
-        begin = opened.read(6)
-    return next((command for magic, command in PACKED.items() if begin.startswith(magic)), "")
+        return opened.read(6)
+
+
+def _unpacked(file: Path, progress: str) -> LogView | None:
+    """What a compressed file holds; None if it is none. Raises BadInput."""
+    begin = _begins(file)
+    module = next((name for magic, name in PACKED.items() if begin.startswith(magic)), None)
+    if module is None:
+        return None
+    import shutil
+    from importlib import import_module
+    from lzma import LZMAError
+    from zlib import error as ZlibError
+
+    from msgspec.structs import replace as changed
+
+    from ops.errors import BadInput
+
+    with tempfile.TemporaryDirectory(prefix="m4ops-") as folder:
+        plain = Path(folder) / file.stem
+        try:
+            with import_module(module).open(file) as packed, plain.open("wb") as copy:
+                shutil.copyfileobj(packed, copy)
+        except (OSError, EOFError, LZMAError, ZlibError) as error:
+            raise BadInput(f"it could not be unpacked: {error}", str(file), "copy it again, whole") from error
+        return changed(_read(plain, progress), path=file)
 
 
 def _series(file: Path) -> tuple[list[Raised], int] | None:

@@ -23,10 +23,13 @@ from ops.fields import LOSS, NORM, RATE, STEP
 from ops.logs.template import columns
 from ops.model import Sample
 
+WIDTH = 64 << 10
+"""How much of a first line is looked at."""
 TOTAL = re.compile(r"\s*(\d+)\s*/\s*(\d+)")
 """m4's `iteration` is the rendered progress, ` 4875/500000   0%`."""
 HINTS = {
     ".csv": "name the columns in the first line: step,loss[,grad_norm,lr]; of a wandb chart export one run only",
+    ".tsv": "name the columns in the first line: step and loss, parted by tabs",
     ".jsonl": 'each line is an object with "step" and "loss", and may have "grad_norm" and "lr"',
     ".json": 'a trainer_state.json has a list "log_history" of objects with "step" and "loss"',
 }
@@ -45,11 +48,15 @@ class Table(Struct, frozen=True):
 def read_table(path: Path) -> Table | None:
     """What a table says, or None if the file is a log. Raises BadInput for a table without losses."""
     suffix = path.suffix.lower()
+    with path.open("rb") as opened:
+        head = opened.readline(WIDTH)
+    wide = head.startswith((b"\xff\xfe", b"\xfe\xff"))
+    suffix = suffix if suffix in READERS or not _names(head) else ".csv"
     reader = READERS.get(suffix)
     if reader is None:
         return None
     try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
+        with path.open(encoding="utf-16" if wide else "utf-8-sig", errors="replace", newline="") as lines:
             read = list(reader(lines))
     except (ValueError, csv.Error) as error:
         raise BadInput(f"it is no {suffix.lstrip('.')}: {error}", str(path), HINTS[suffix]) from error
@@ -61,15 +68,25 @@ def read_table(path: Path) -> Table | None:
     return Table(samples, unread)
 
 
+def _names(head: bytes) -> bool:
+    """Is a file's first line that of a table, whatever the file is called?"""
+    names = columns(head).names
+    return len(names) > 1 and any(name in STEP for name in names) and any(name in LOSS for name in names)
+
+
 def _csv(lines: Iterable[str]) -> Iterator[Sample | str]:
+    """Of a table without a column of steps the rows are counted."""
     rows = iter(lines)
-    named = columns(next(rows, "").encode())
+    head = next((row for row in rows if not row.startswith("#") or _names(row.encode())), "")
+    named = columns(head.encode())
+    counted = not any(name in STEP for name in named.names) and any(name in LOSS for name in named.names)
     parted = csv.reader(rows, delimiter=named.literal.decode())
     for cells in parted:
         said = named.said(cells)
         numbers = {name: number for name, cell in said.items() if (number := named.number(cell)) is not None}
         if cells:
-            yield from _row({**said, **numbers}, parted.line_num + 1, whole=len(cells) >= len(named.names))
+            count = {"step": parted.line_num - 1} if counted else {}
+            yield from _row({**said, **numbers, **count}, parted.line_num + 1, whole=len(cells) >= len(named.names))
 
 
 def _jsonl(lines: Iterable[str]) -> Iterator[Sample | str]:
@@ -95,6 +112,7 @@ def _state(lines: Iterable[str]) -> Iterator[Sample | str]:
 
 READERS: Mapping[str, Callable[[Iterable[str]], Iterator[Sample | str]]] = {
     ".csv": _csv,
+    ".tsv": _csv,
     ".jsonl": _jsonl,
     ".json": _state,
 }

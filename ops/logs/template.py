@@ -50,15 +50,29 @@ class Columns(Struct, frozen=True):
 def columns(head: bytes) -> Columns:
     """Those that a CSV's first line names, parted by commas, semicolons or tabs.
 
-    The table of a wandb chart calls them `RUN - KEY`: of a single run they are called as the key is.
+    The table of a wandb chart calls them `RUN - KEY`: of a single run they are called as the key is. TensorBoard's calls
+    the one it shows `Value`. Capitals, spaces and what joins words do not count.
     """
-    text = head.decode("utf-8-sig", "replace").strip("\r\n")
+    text = head.decode("utf-8-sig", "replace").strip("\r\n").removeprefix("#")
     apart = max(",;\t", key=text.count)
     names = [name.strip() for name in _cells(text, apart)]
+    if names == ["Wall time", "Step", "Value"]:
+        names[2] = "loss"
     keys = [name.rpartition(" - ")[2] for name in names]
     known = {*LOSS, *NORM, *RATE}
-    plain = (key if key in known and keys.count(key) == 1 else name for name, key in zip(names, keys, strict=True))
-    return Columns(tuple(plain), apart.encode())
+    plain = [key if key in known and keys.count(key) == 1 else name for name, key in zip(names, keys, strict=True)]
+    usual = [name if name in known else USUAL.get(_joined(name), name) for name in plain]
+    return Columns(
+        tuple(name if usual.count(name) == 1 else own for name, own in zip(usual, plain, strict=True)), apart.encode()
+    )
+
+
+def _joined(name: str) -> str:
+    return re.sub(r"[\s/_.-]+", "_", name.lower())
+
+
+USUAL = {_joined(name): name for name in reversed((*STEP, *RATE, *NORM, *LOSS))}
+"""How trainers write a name that people write in another way."""
 
 
 def _cells(text: str, apart: str) -> list[str]:
