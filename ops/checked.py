@@ -136,7 +136,7 @@ def _keep(run: Run, memory: Mapping[str, Any]) -> str:
 def _checked(faults: Sequence[Fault], now: float, deep: bool) -> Checked:
     from ops.checkpoints import verify
 
-    sure, doubts = ([f for f in faults if f.sure is wanted] for wanted in (True, False))
+    sure, doubts = ([f for f in faults if (f.sure and f.resumed) is wanted] for wanted in (True, False))
     return Checked(now, deep, verify.told(sure), verify.told(doubts))
 
 

@@ -82,7 +82,10 @@ def hole(folder: Path, other: Path) -> None:
 
 
 def flipped_bit(folder: Path, other: Path) -> None:
-    path = optimizer(folder)
+    flipped_bit_of(optimizer(folder))
+
+
+def flipped_bit_of(path: Path) -> None:
     _, start, _ = weights(path)
     put(path, start, bytes([path.read_bytes()[start] ^ 1]))
 

@@ -1,6 +1,7 @@
 """Whose checkpoints a folder holds, and what m4ops says where it cannot tell."""
 
 import json
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,8 +190,12 @@ def test_a_sharded_fsdp_state_is_complete_and_its_lr_is_changed(tmp_path: Path) 
     assert {k: v for k, v in now.items() if "checkpoint-5" in k} == {
         k: v for k, v in before.items() if "checkpoint-5" in k
     }
-    (place / "pytorch_model_fsdp_0" / "__0_0.distcp").unlink()
-    assert "__0_0.distcp is missing" in " ".join(runs.m4ops("--run", str(tmp_path), "checkpoints").out.split())
+    shard = place / "pytorch_model_fsdp_0" / "__0_0.distcp"
+    os.truncate(shard, shard.stat().st_size - 1)
+    (damaged,) = json.loads(runs.m4ops("--run", str(tmp_path), "verify-checkpoint", "--json").out)["checkpoints"]
+    assert [fault["file"] for fault in damaged["faults"]] == ["pytorch_model_fsdp_0/__0_0.distcp"]
+    shard.unlink()
+    assert "__0_0.distcp: missing" in " ".join(runs.m4ops("--run", str(tmp_path), "checkpoints").out.split())
 
 
 def flat(node: object, label: str = "") -> Iterator[tuple[str, object]]:

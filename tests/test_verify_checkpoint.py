@@ -13,7 +13,9 @@ import damage
 import pytest
 import runs
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from runs import Run
+from safetensors.torch import save_file
 
 from ops.checkpoints import deep, verify
 from ops.checkpoints.deep import PIECE, faults, not_finite
@@ -34,7 +36,7 @@ def test_good_checkpoints_are_sound_also_after_m4ops_changed_them(run: Run) -> N
             run.done(*change)
         said = run.done("verify-checkpoint", "--deep", *map(str, runs.STEPS))
         assert said.out.split("\n")[:-1] == [
-            f"{f'opt_step-{step}':<16} sound to the last byte that a resume reads" for step in runs.STEPS
+            f"{f'opt_step-{step}':<16} sound to the last byte of states and weights" for step in runs.STEPS
         ]
 
 
@@ -238,3 +240,43 @@ def test_a_checkpoint_that_is_the_same_is_not_looked_at_again(run: Run, monkeypa
     damage.truncated(run.dir / "opt_step-40", run.dir / "opt_step-10")
     assert told(run)["checkpoint-damaged"]["actions"][0] == "m4ops rewind --to 30 --keep-wandb-run"
     assert looked == ["opt_step-40", "opt_step-40", "opt_step-30"]
+
+
+def faults_of(run: Run, *words: str) -> list[dict[str, Any]]:
+    """What verify-checkpoint tells of one checkpoint."""
+    (found,) = json.loads(run.m4ops("verify-checkpoint", "--json", *words).out)["checkpoints"]
+    return list(found["faults"])
+
+
+def test_a_damaged_file_is_told_of_once(run: Run) -> None:
+    damage.truncated(run.dir / "opt_step-20", run.dir / "opt_step-10")
+    assert [fault["file"] for fault in faults_of(run, "20")] == ["accelerator_state/optimizer.bin"]
+
+
+def test_what_lies_beside_the_states_is_read_too_and_keeps_no_resume_from_starting(run: Run) -> None:
+    place = run.dir / "opt_step-40"
+    weights = {f"layer_{i}": torch.rand(100, 30) for i in range(4)}
+    split = split_torch_state_dict_into_shards(weights, max_shard_size=25_000)
+    for name, tensors in split.filename_to_tensors.items():
+        save_file({tensor: weights[tensor] for tensor in tensors}, place / "unwrapped_model" / name)
+    index = place / "unwrapped_model" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": split.metadata, "weight_map": split.tensor_to_filename}))
+    assert verdict(run.dir, "40", "--deep") == "OK"
+    first, second = sorted((place / "unwrapped_model").glob("*.safetensors"))
+
+    damage.put(first, first.stat().st_size - 4, struct.pack("<f", float("nan")))
+    damage.flipped_bit_of(place / "resumable_states" / "rank_0.pt")
+    found = {fault["file"]: fault for fault in faults_of(run, "40", "--deep")}
+    assert found.keys() == {f"unwrapped_model/{first.name}", "resumable_states/rank_0.pt"}
+    assert "NaN in layer_" in found[f"unwrapped_model/{first.name}"]["what"]
+    assert "CRC-32" in found["resumable_states/rank_0.pt"]["what"]
+    assert not any(fault["resumed"] for fault in found.values())
+    assert "checkpoint-damaged" not in told(run)
+    assert " suspect" in run.done("status").out
+
+    second.unlink()
+    (place / "resumable_states" / "resumable_states_0.json").write_text('{"seed": 1')
+    files = [fault["file"] for fault in faults_of(run, "40")]
+    assert files == ["resumable_states/resumable_states_0.json", f"unwrapped_model/{index.name}"]
+    (place / "unwrapped_model" / "started-convert-checkpoint").touch()  # as long as it is written, it is not judged
+    assert not [fault for fault in faults_of(run, "40", "--deep") if fault["sure"] and "unwrapped" in fault["file"]]

@@ -64,7 +64,8 @@ def problems(folder: Path) -> list[str]:
     """Values that do not lie whole in the files that the `.metadata` says."""
     found: list[str] = []
     for file in state_files(folder):
-        found += structure_problems(file) if file.is_file() else [f"{file.name} is missing"]
+        wrong = structure_problems(file) if file.is_file() else ["missing, though the .metadata names it"]
+        found += [f"{file.name}: {problem}" for problem in wrong]
     return found
 
 
@@ -131,7 +132,7 @@ def structure_problems(path: Path) -> Iterator[str]:
     size = path.stat().st_size
     for item in items(path.parent):
         if item.file == path.name and item.at + item.size > size:
-            yield f"{path.name} is cut off: {'.'.join(map(str, item.path))} ends at byte {item.at + item.size}, the file at {size}"
+            yield f"cut off: {'.'.join(map(str, item.path))} ends at byte {item.at + item.size}, the file at {size}"
             return
 
 

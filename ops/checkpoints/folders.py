@@ -106,7 +106,7 @@ def fsdp_problems(state: Path) -> list[str]:
     found = []
     for folder in parts:
         try:
-            found += [f"{folder.name}: {p}" for p in dcp.problems(folder)]
+            found += [f"{folder.name}/{p}" for p in dcp.problems(folder)]
         except OpsError as error:
             found.append(f"{folder.name}/{dcp.METADATA}: {error.what}")
     return found

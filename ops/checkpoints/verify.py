@@ -7,8 +7,10 @@ rank's, or another step's, is loaded in silence. Source: pytorch `torch/serializ
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -21,6 +23,7 @@ from ops.checkpoints.torchfile import StateError, TorchFile
 from ops.model import Checkpoint, Unknown
 
 _TORCH = (".pt", ".pkl", ".bin", ".pth", ".ckpt", ".distcp")
+SUFFIXES = (*_TORCH, ".safetensors")
 _RANDOM = re.compile(r"(?:random_states|rng_state)(?:_(\d+))?\.(?:pkl|pth)")
 _SMALLEST = 64
 """Bytes; a shorter record (a step counter) is the same on every rank."""
@@ -29,12 +32,13 @@ _SMALLEST = 64
 class Fault(Struct, frozen=True):
     """What is wrong, and in which file (relative to the checkpoint; empty: in more than one).
 
-    Not `sure`: it can be meant, by a change or a setting that is rare.
+    Not `sure`: it can be meant, by a change or a setting that is rare. Not `resumed`: a resume does not need that file.
     """
 
     file: str
     what: str
     sure: bool = True
+    resumed: bool = True
 
 
 def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
@@ -55,11 +59,14 @@ def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
             except StateError as error:
                 found.append(Fault(_name(root, path), error.what))
     found += [f for f in _archive_names(root, files) if f not in found]
+    if not checkpoint.files:
+        found += indexes(root, about.state_folder(root))
     shards = {p: f for p, f in files.items() if SHARD.fullmatch(p.name)}
     if any(SHARD.fullmatch(p.name) for p in mine):
         found += [*_census(mine, shards), *_copies(root, shards), *_disagreement(shards), *_latest(root)]
     found += [*_mixture(checkpoint, files), *_processes(root, shards)]
-    return tuple(dict.fromkeys(found))
+    in_files = {f"{f.file}: {f.what}" for f in found if f.file}
+    return tuple(dict.fromkeys(f for f in found if f.file or f.what not in in_files))
 
 
 def told(faults: Iterable[Fault]) -> tuple[str, ...]:
@@ -73,8 +80,7 @@ def state_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
         return checkpoint.files
     strays = {checkpoint.path / name for name in (*checkpoint.stray, *checkpoint.idle)}
     state = about.state_folder(checkpoint.path)
-    wanted = (*_TORCH, ".safetensors")
-    return tuple(sorted(p for p in state.rglob("*") if p.suffix in wanted and p.is_file() and p not in strays))
+    return tuple(sorted(p for p in state.rglob("*") if p.suffix in SUFFIXES and p.is_file() and p not in strays))
 
 
 def structure(path: Path) -> tuple[str, ...]:
@@ -88,6 +94,27 @@ def structure(path: Path) -> tuple[str, ...]:
     except StateError as error:
         return (error.what,)
     return ()
+
+
+def indexes(root: Path, folder: Path) -> Iterator[Fault]:
+    """Weights in several files: the index says which tensor is in which. Source: transformers `modeling_utils.py`."""
+    from ops.checkpoints import safetensors
+
+    for path in sorted(folder.glob("*.index.json")):
+        wanted: dict[str, set[str]] = {}
+        try:
+            for tensor, name in json.loads(path.read_bytes())["weight_map"].items():
+                wanted.setdefault(name, set()).add(tensor)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            yield Fault(_name(root, path), f"is torn, or no index of weights ({error!r})")
+            continue
+        there = {name for name in wanted if (folder / name).is_file()}
+        if lost := sorted(wanted.keys() - there):
+            yield Fault(_name(root, path), f"names {_few(lost)}, which is not there")
+        for name in sorted(name for name in there if name.endswith(".safetensors")):
+            with suppress(StateError):  # told of the file itself
+                if lacking := wanted[name] - {slot.name for slot in safetensors.read(folder / name)}:
+                    yield Fault(_name(root, path), f"{name} does not hold {_few(sorted(lacking))}")
 
 
 # -- one file and its name -------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def verify_checkpoint(ctx: click.Context, words: tuple[str, ...], deep: bool, as
     Without STEP: the one a resume takes and the newest three. Exit 0: sound, 1: suspect, 2: damaged, 3: UNKNOWN.
     """
     from ops import checked as remembered
-    from ops.checkpoints import verify
+    from ops.checkpoints import beside, verify
     from ops.views import checkpoint as views
     from ops.views import data
 
@@ -75,7 +75,7 @@ def verify_checkpoint(ctx: click.Context, words: tuple[str, ...], deep: bool, as
         tasks = [Task(c.path.name, ("--run", str(run.dir), "verify-checkpoint", str(c.step), *more)) for c in chosen]
         return elsewhere.end(elsewhere.sent(ctx, run, config, tasks, (where, flags)))
     chosen = looked_into(run, chosen)
-    checked: dict[Path, Sequence[Fault]] = {c.path: verify.faults(c) for c in chosen}
+    checked: dict[Path, Sequence[Fault]] = {c.path: (*verify.faults(c), *beside.faults(c)) for c in chosen}
     if deep:
         read = read_all(run, chosen)
         checked = {path: (*faults, *(f for f in read[path] if f not in faults)) for path, faults in checked.items()}
@@ -136,23 +136,25 @@ def read_all(
     `alive` is called from time to time.
     """
     from ops import state
-    from ops.checkpoints import deep, verify
+    from ops.checkpoints import beside, deep, verify
     from ops.checkpoints.verify import Fault
 
     memory = dict(state.kept(run, MEMORY))
     found: dict[Path, list[Fault]] = {c.path: [] for c in chosen}
-    files = [(c, p) for c in chosen for p in verify.state_files(c) if not verify.structure(p)]
-    unread = [p for _, p in files if not _same(p, memory.get(_key(run, p)))]
+    apart = {p for c in chosen for p in beside.files(c)}
+    files = [(c, p) for c in chosen for p in (*verify.state_files(c), *beside.files(c)) if not verify.structure(p)]
+    unread = {p for _, p in files if not _same(p, memory.get(_key(run, p)))}
     try:
-        with _progress(deep.size_of(unread)) as told:
+        with _progress(deep.size_of(tuple(unread))) as told:
             for checkpoint, path in files:
                 key, name = _key(run, path), path.relative_to(checkpoint.home).as_posix()
                 alive()
                 if path in unread:
                     mark = _mark(path)
-                    read = deep.faults(path, name, not path.name.startswith(RANDOM), told)
+                    numbers = not path.name.startswith(RANDOM) and path.parent.name != beside.LOADERS
+                    read = deep.faults(path, name, numbers, told)
                     memory[key] = {**mark, "time": time.time(), "faults": to_builtins(read)}
-                found[checkpoint.path] += [Fault(**f) for f in memory[key]["faults"]]
+                found[checkpoint.path] += [Fault(**{**f, "resumed": path not in apart}) for f in memory[key]["faults"]]
     finally:
         _remember(run, {k: v for k, v in memory.items() if (run.dir / k).exists()})
     return found

@@ -12,12 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ops.checkpoints.beside import MARKER, STALE, WEIGHTS
 from ops.errors import Busy
 from ops.extract.job import Job
 
-MARKER = "started-convert-checkpoint"
-STALE = 2 * 3600.0
-"""Seconds after which the marker of somebody else means nothing."""
 OURS = b"m4ops extract\n"
 """What our marker says: whoever holds the lease knows it for the remains of a crash."""
 
@@ -28,7 +26,7 @@ def marked(work: Job) -> Iterator[Callable[[], None]]:
 
     Raises Busy when somebody else set it less than two hours ago.
     """
-    if work.target.name != "unwrapped_model" or not work.target.is_dir():
+    if work.target.name != WEIGHTS or not work.target.is_dir():
         yield lambda: None
         return
     marker = work.target / MARKER

@@ -82,7 +82,7 @@ def faults_text(checked: Mapping[Path, Sequence[Fault]], deep: bool, color: bool
     for path, faults in checked.items():
         worst = severity(faults)
         said = {Severity.OK: "sound", Severity.WARNING: "suspect"}.get(worst, "DAMAGED")
-        extra = " to the last byte that a resume reads" if deep and not faults else ""
+        extra = " to the last byte of states and weights" if deep and not faults else ""
         lines.append(f"{path.name:<16} {paint(said, words.SEVERITY_STYLE[worst], color)}{extra}")
         for fault in faults:
             told = f"{fault.file}: {fault.what}" if fault.file else fault.what
@@ -96,7 +96,7 @@ def faults_json(checked: Mapping[Path, Sequence[Fault]], deep: bool) -> dict[str
 
     - `schema`; `deep`: whether every byte was read; `verdict`, `exit_code`: the worst checkpoint's
     - `checkpoints`: list of {`path`, `verdict`, `faults`: list of {`file`: empty for more than one, `what`,
-      `sure`: false where it may be meant}}
+      `sure`: false where it may be meant, `resumed`: false where a resume does not need that file}}
     """
     worst = max((severity(f) for f in checked.values()), default=Severity.UNKNOWN)
     return {
