@@ -550,7 +550,7 @@ def test_status_json_holds_what_the_screen_shows() -> None:
     status = json.loads(data.dumps(data.status_json(WELL, (STALLED, DIVERGED))))
     assert status["jobs"][1]["meaning"].startswith("waits for a running task")
     assert status["progress"]["seconds_per_step"] == pytest.approx(14.4)
-    assert status["pointer"] == {"text": str(RUN.dir / "opt_step-150"), "step": 150, "problem": ""}
+    assert status["pointer"] == {"text": str(RUN.dir / "opt_step-150"), "step": 150, "problem": "", "strays": []}
     assert status["checkpoints"]["newest_complete"] == 150
     assert status["last_change"]["verified"] == "yes"
     assert [f["severity"] for f in status["findings"]] == ["CRITICAL", "WARNING"]

@@ -6,11 +6,14 @@ A foreign file beside the LR scheduler's made Accelerate skip all custom state w
 
 from __future__ import annotations
 
-from ops.model import Checkpoint, Finding, Pointer, Severity, Snapshot, Unknown
+import shlex
+
+from ops.model import DISCARDED, Checkpoint, Finding, Pointer, Severity, Snapshot, Unknown
 
 
 def look(snapshot: Snapshot) -> tuple[Finding, ...]:
-    """`pointer-broken`, `checkpoint-incomplete`, `checkpoint-damaged` (the target's), `stray-file`, `checkpoints-unknown`."""
+    """`pointer-broken`, `checkpoint-incomplete`, `checkpoint-damaged` (the target's), `stray-file`, `stray-checkpoint`,
+    `checkpoints-unknown`."""
     if isinstance(snapshot.checkpoints, Unknown):
         summary = f"the checkpoints could not be read: {snapshot.checkpoints.reason}"
         unknown = Finding("checkpoints-unknown", Severity.UNKNOWN, summary, runbook="pointer-broken")
@@ -20,6 +23,7 @@ def look(snapshot: Snapshot) -> tuple[Finding, ...]:
         *_pointer(snapshot, checkpoints),
         *_incomplete(snapshot.pointer, checkpoints),
         *_stray(snapshot.pointer, checkpoints),
+        *_beside(snapshot),
     )
 
 
@@ -102,6 +106,26 @@ def _stray(pointer: Pointer | Unknown, checkpoints: tuple[Checkpoint, ...]) -> t
         step=dirty[0].step,
         runbook="undo",
         actions=("m4ops checkpoints",),
+    )
+    return (finding,)
+
+
+def _beside(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """What is taken for a checkpoint and is none. Where a resume falls over it, that is told already."""
+    pointer = snapshot.pointer
+    if not isinstance(pointer, Pointer) or not pointer.strays or (pointer.problem and pointer.obstacles):
+        return ()
+    first, *others = pointer.strays
+    more = f" (and {len(others)} more)" if others else ""
+    home = shlex.quote(str(snapshot.run.dir / DISCARDED))
+    paths = shlex.join(str(stray.path) for stray in pointer.strays)
+    finding = Finding(
+        kind="stray-checkpoint",
+        severity=Severity.WARNING,
+        summary=f"{first.path.name} beside the checkpoints: {first.effect}{more}",
+        evidence=tuple(f"{stray.path}: {stray.effect}" for stray in pointer.strays),
+        runbook="pointer-broken",
+        actions=(f"mkdir -p {home} && mv {paths} {home}",),
     )
     return (finding,)
 

@@ -3,7 +3,7 @@
 Times are UTC seconds since the epoch, sizes are bytes, steps are optimizer steps.
 """
 
-from ops.model.checkpoint import Checked, Checkpoint, LrSite, Pointer, Sign, Span, StateFile
+from ops.model.checkpoint import Checked, Checkpoint, LrSite, Pointer, Sign, Span, StateFile, Stray
 from ops.model.log import DATASET, EvalLine, Evals, LogEvent, LogView, Measure, Sample
 from ops.model.run import (
     DISCARDED,
@@ -55,5 +55,6 @@ __all__ = [
     "Span",
     "Started",
     "StateFile",
+    "Stray",
     "Unknown",
 ]

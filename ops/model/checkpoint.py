@@ -129,6 +129,14 @@ class Sign(Struct, frozen=True):
     link: bool = False
 
 
+class Stray(Struct, frozen=True):
+    """What lies beside the checkpoints and is taken for one."""
+
+    path: Path
+    effect: str
+    """What the framework, or what follows its saves, does with it."""
+
+
 class Pointer(Struct, frozen=True):
     """What a resume takes: its step, or the problem with it; `text` is what a sign says of it, where there is one."""
 
@@ -142,3 +150,5 @@ class Pointer(Struct, frozen=True):
     """What a rewind writes (`Checkpoint.signs` has the texts)."""
     obstacles: tuple[Path, ...] = ()
     """No checkpoints, but a resume takes one of them or falls over it: a rewind moves them away too."""
+    strays: tuple[Stray, ...] = ()
+    """What else its framework takes for checkpoints, though a resume can take another; some are obstacles too."""

@@ -60,7 +60,8 @@ def status_json(snapshot: Snapshot, findings: Sequence[Finding], taken: Mapping[
       `elapsed_seconds` (of its job), `seconds_per_step`, `steps_per_hour`, `seconds_left`, `fields`}
     - `log`: {`path`, `size_bytes`, `modified`, `samples_from`: the checkpoint's file that tells the steps where the log
       does not, or null}
-    - `pointer`: {`text`, `step`, `problem`: empty when a resume can take it}
+    - `pointer`: {`text`, `step`, `problem`: empty when a resume can take it, `strays`: list of {`path`, `effect`} of what lies
+      beside the checkpoints and is taken for one}
     - `checkpoints`: {`count`, `newest_complete` step or null, `unfinished` steps, `size_bytes` of those
       that were measured}
     - `disk`: {`free_bytes`, `free_inodes` or null, `save_bytes`, `save_files`, `save_interval_seconds`: of the newest
@@ -295,7 +296,12 @@ def _log(log: LogView) -> Data:
 
 
 def _pointer(snapshot: Snapshot, pointer: Pointer) -> Data:
-    return {"text": pointer.text, "step": pointer.step, "problem": pointer_problem(snapshot, pointer)}
+    return {
+        "text": pointer.text,
+        "step": pointer.step,
+        "problem": pointer_problem(snapshot, pointer),
+        "strays": to_builtins(pointer.strays, enc_hook=str),
+    }
 
 
 def _summary(found: Sequence[Checkpoint]) -> Data:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ops.model import Change, Checkpoint, EvalLine, Evals, Snapshot, Unknown
+from ops.model import Change, Checkpoint, EvalLine, Evals, Pointer, Snapshot, Unknown
 from ops.views import words
 from ops.views.disk import disk_line
 from ops.views.words import NO_EVALS, clean, paint, unknown
@@ -36,7 +36,8 @@ def checkpoints_text(snapshot: Snapshot, color: bool = False, width: int = 100) 
                 told = words.folded(f"{kind}: {clean('; '.join(names))}", width - 6, "  ")
                 lines += ["      " + paint(line, style, color) for line in told]
     room = f"disk  {disk_line(snapshot.disk, snapshot.now, color)}"
-    return "\n".join([*lines, *_pointer_lines(snapshot, found, color), *_discarded(snapshot), room])
+    said = [*_pointer_lines(snapshot, found, color), *_beside(snapshot, color, width), *_discarded(snapshot)]
+    return "\n".join([*lines, *said, room])
 
 
 def evals_text(snapshot: Snapshot, color: bool = False, width: int = 100) -> str:
@@ -142,6 +143,13 @@ def _pointer_lines(snapshot: Snapshot, found: Sequence[Checkpoint], color: bool)
     if pointer.step not in {c.step for c in found}:
         return [f"pointer  {paint('BROKEN', 'bad', color)}: there is no {snapshot.run.layout.called(pointer.step)}"]
     return []
+
+
+def _beside(snapshot: Snapshot, color: bool, width: int) -> list[str]:
+    """What lies beside the checkpoints and is taken for one."""
+    strays = snapshot.pointer.strays if isinstance(snapshot.pointer, Pointer) else ()
+    told = (f"beside   {clean(stray.path.name)}: {clean(stray.effect)}" for stray in strays)
+    return [paint(line, "yellow", color) for text in told for line in words.folded(text, width, "         ")]
 
 
 def _discarded(snapshot: Snapshot) -> list[str]:

@@ -28,6 +28,8 @@ NAMES = (
     "ray_train",
 )
 """m4's signs go first: an m4 run may hold what another layout would claim."""
+ANYBODYS = "dcp"
+"""Any number at a folder's end is its sign: it yields to every other layout."""
 
 
 class Layout(Protocol):
@@ -81,7 +83,8 @@ def claims(folder: Path) -> tuple[str, ...]:
         return ()
     if named(M4.name).mine(folder, names):
         return (M4.name,)
-    return tuple(name for name in NAMES if named(name).mine(folder, names))
+    found = tuple(name for name in NAMES if named(name).mine(folder, names))
+    return found if len(found) == 1 else tuple(name for name in found if name != ANYBODYS)
 
 
 def home(run: Run) -> Path:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ops.checkpoints import accelerate_state, folders
 from ops.checkpoints.folders import modified, names, size
-from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
+from ops.model import Checkpoint, Layout, Pointer, Run, Stray, Unknown
 
 LAYOUT = Layout(
     "accelerate",
@@ -45,15 +47,26 @@ def pointer(run: Run) -> Pointer | Unknown:
     if not firsts:
         return Pointer("", None, "missing", "highest")
     odd = tuple(sorted(name for name in firsts if not NAME.fullmatch(name)))
-    paths = tuple(home(run.dir) / name for name in odd)
+    strays = tuple(Stray(home(run.dir) / name, _effect(firsts[name])) for name in odd)
+    said = Pointer("", None, rule="highest", obstacles=tuple(stray.path for stray in strays), strays=strays)
     if bare := [name for name in odd if not firsts[name]]:
         problem = f"{FOLDER}/{bare[0]} has no number: load_state ends with an IndexError"
-        return Pointer(bare[0], None, problem, "highest", obstacles=paths)
-    last = max(firsts, key=lambda name: int(firsts[name][0]))  # type: ignore[index]
-    if last in odd:
-        problem = f"{FOLDER}/{last} has the highest number: load_state takes it"
-        return Pointer(last, None, problem, "highest", obstacles=paths)
-    return Pointer(last, int(last.rpartition("_")[2]), rule="highest", obstacles=paths)
+        return replace(said, text=bare[0], problem=problem)
+    numbers = {name: int(match[0]) for name, match in firsts.items() if match}
+    last = [name for name, number in sorted(numbers.items()) if number == max(numbers.values())]
+    if first := next((name for name in last if name in odd), ""):
+        problem = f"{FOLDER}/{first} has the highest number: load_state takes it"
+        if last[1:]:
+            problem = f"{FOLDER}/ holds {' and '.join(last)}: which of them load_state takes is chance"
+        return replace(said, text=first, problem=problem)
+    return replace(said, text=last[0], step=numbers[last[0]])
+
+
+def _effect(number: re.Match[str] | None) -> str:
+    """Of an entry with another name. Source: accelerate `accelerator.py` (`save_state`, `load_state`)."""
+    if number is None:
+        return "it has no number: load_state ends with an IndexError"
+    return f"Accelerate takes it for save {int(number[0])}: total_limit deletes it, and ends the training if it is no folder"
 
 
 def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from ops.checkpoints import folders
@@ -24,7 +25,7 @@ from ops.checkpoints.folders import (
     size,
     state_problems,
 )
-from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
+from ops.model import Checkpoint, Layout, Pointer, Run, Stray, Unknown
 
 LAYOUT = Layout("hf_trainer", "checkpoint-N", "the checkpoint-N with the highest N", "HF Trainer")
 NAME = re.compile(r"checkpoint-(\d+)")
@@ -55,9 +56,32 @@ def pointer(run: Run) -> Pointer | Unknown:
     found = numbered(run.dir, NAME)
     if isinstance(found, Unknown):
         return found
-    return Pointer(
-        found[-1][1].name if found else "", found[-1][0] if found else None, "" if found else "missing", "highest"
-    )
+    if not found:
+        return Pointer("", None, "missing", "highest")
+    step, last = found[-1]
+    return Pointer(last.name, step, rule="highest", strays=tuple(_strays(run.dir, last)))
+
+
+def _strays(folder: Path, last: Path) -> Iterator[Stray]:
+    """What rotation takes for a checkpoint: every folder `checkpoint-*`. Source: `sort_checkpoints`, `rotate_checkpoints`."""
+    odd = sorted(n for n in names(folder) if n.startswith("checkpoint-") and not NAME.fullmatch(n))
+    if odd and _rotates(last):
+        effect = "save_total_limit counts it, and deletes it when no folder is older"
+        yield from (Stray(folder / name, effect) for name in odd if (folder / name).is_dir())
+
+
+def _rotates(checkpoint: Path) -> bool:
+    """Whether the training that saved it deletes old checkpoints; also where it cannot be told."""
+    from ops.checkpoints import statefile
+    from ops.checkpoints.symbols import Call
+    from ops.errors import OpsError
+
+    try:
+        said = statefile.read(checkpoint / "training_args.bin").tree
+    except OpsError:
+        return True
+    arguments = said.state if isinstance(said, Call) and isinstance(said.state, dict) else {}
+    return arguments.get("save_total_limit", True) is not None
 
 
 def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ops.checkpoints import accelerate_state
 from ops.checkpoints.folders import modified, names, size
-from ops.model import FINISHED, M4, POINTER, RESUME_INFOS, Checkpoint, Pointer, Run, Sign, Unknown
+from ops.model import FINISHED, M4, POINTER, RESUME_INFOS, Checkpoint, Pointer, Run, Sign, Stray, Unknown
 
 LAYOUT = M4
 NAME = re.compile(r"opt_step-(\d+)")
@@ -34,7 +37,24 @@ def home(run_dir: Path) -> Path:
 
 def pointer(run: Run) -> Pointer | Unknown:
     """What `latest_opt_step_dir` says. A problem is what ends the next job (or starts it elsewhere)."""
-    return _pointer(run.dir)
+    found = _pointer(run.dir)
+    return replace(found, strays=tuple(_strays(run.dir))) if found else found
+
+
+def _strays(save_dir: Path) -> Iterator[Stray]:
+    """Folders that m4's upload and clean-up take for checkpoints: every one with `opt_step` in its name.
+
+    Source: huggingface/smollm `vision/m4/training/trainer.py`, `vision/experiments/pretraining/vloom/common/`.
+    """
+    for name in sorted(n for n in names(save_dir) if "opt_step" in n and n != POINTER and not NAME.fullmatch(n)):
+        if not (save_dir / name).is_dir():
+            continue
+        number = name.split("opt_step-")[-1]
+        if number.isdecimal():
+            effect = f"m4's upload and clean-up take it for a checkpoint of step {int(number)}"
+        else:
+            effect = f"m4's upload ends with a ValueError, as {number!r} is no step"
+        yield Stray(save_dir / name, effect)
 
 
 def _pointer(save_dir: Path) -> Pointer | Unknown:

@@ -2,7 +2,7 @@
 
 A resume takes the highest N whose folder has a `.metadata`. The number is looked for anywhere in a name, so
 `step-300.old` counts as 300, and then `step-300` is loaded, which is not there. Source: pytorch/torchtitan
-`components/checkpointer/dcp.py` (`_find_load_step`; before 2026 `components/checkpoint.py`).
+`components/checkpointer/dcp.py` (`_find_load_step`, `_purge_stale_checkpoints`; before 2026 `components/checkpoint.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from ops.checkpoints import dcp, folders
 from ops.checkpoints.folders import modified, names, size
 from ops.errors import OpsError
-from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
+from ops.model import Checkpoint, Layout, Pointer, Run, Stray, Unknown
 
 LAYOUT = Layout("torchtitan", "step-N", "the step-N with the highest N that has a .metadata", "torchtitan")
 NAME = re.compile(r"step-(\d+)")
@@ -34,18 +34,20 @@ def home(run_dir: Path) -> Path:
 def pointer(run: Run) -> Pointer | Unknown:
     """The highest number, as the framework reads names; a problem when no checkpoint is called as it loads it."""
     folder = home(run.dir)
-    found = [
-        (int(match[1]), name)
-        for name in names(folder)
-        if (match := NAME.search(name)) and (folder / name / dcp.METADATA).is_file()
-    ]
+    numbers = {name: int(match[1]) for name in names(folder) if (match := NAME.search(name))}
+    strays = tuple(
+        Stray(folder / name, f"keep_latest_k takes it for step-{numbers[name]}, and deletes it when no step is older")
+        for name in sorted(numbers)
+        if not NAME.fullmatch(name)
+    )
+    found = [(number, name) for name, number in numbers.items() if (folder / name / dcp.METADATA).is_file()]
     step, name = max(found, default=(None, ""))
     if step is None:
-        return Pointer("", None, "missing", "highest")
+        return Pointer("", None, "missing", "highest", strays=strays)
     there = (folder / f"step-{step}" / dcp.METADATA).is_file()
     problem = "" if there else f"{name} counts as step-{step}, which is not there"
     odd = tuple(folder / name for _, name in sorted(found) if not NAME.fullmatch(name))
-    return Pointer(name, step, problem, "highest", obstacles=odd)
+    return Pointer(name, step, problem, "highest", obstacles=odd, strays=strays)
 
 
 def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
