@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -150,6 +149,8 @@ def _known(kept: Any, mark: str) -> Checked | None:
 
 def _mark(checkpoint: Checkpoint) -> str:
     """What tells these files from others, as far as the file system says: names, sizes, times, inodes."""
+    import hashlib
+
     told = hashlib.sha256()
     for part in checkpoint.parts:
         for path in sorted(_walk(str(part))):
