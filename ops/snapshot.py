@@ -75,12 +75,21 @@ def back_to(snapshot: Snapshot, offset: int) -> Snapshot:
 
 def inspected(snapshot: Snapshot, steps: frozenset[int], reset: bool = False) -> Snapshot:
     """The snapshot with these checkpoints looked into: every file's structure, LR fields, for a reset its moments."""
+    return looked_into(snapshot, steps, lambda checkpoint: _with_states(checkpoint, reset))
+
+
+def looked_into(
+    snapshot: Snapshot, steps: frozenset[int], more: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
+) -> Snapshot:
+    """The snapshot with what the layout tells of these checkpoints once it has opened their files, and `more` of them."""
     if not steps or isinstance(snapshot.checkpoints, Unknown):
         return snapshot
-    checkpoints = layouts.read(snapshot.run, steps)
-    if isinstance(checkpoints, Unknown):
-        return replace(snapshot, checkpoints=checkpoints)
-    return replace(snapshot, checkpoints=tuple(_with_states(c, reset) if c.step in steps else c for c in checkpoints))
+    opened = layouts.read(snapshot.run, steps)
+    if isinstance(opened, Unknown):
+        return replace(snapshot, checkpoints=opened)
+    known = {c.step: more(c) for c in opened}
+    there = (c for c in snapshot.checkpoints if c.step in known or c.step not in steps)
+    return replace(snapshot, checkpoints=tuple(known.get(c.step, c) for c in there))
 
 
 def _with_states(checkpoint: Checkpoint, reset: bool) -> Checkpoint:

@@ -28,13 +28,14 @@ def numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]] | Un
 
 
 def read(
-    folder: Path, name: re.Pattern[str], inspect: frozenset[int], one: Callable[[int, Path, bool], Checkpoint]
+    folder: Path, name: re.Pattern[str], only: frozenset[int] | None, one: Callable[[int, Path, bool], Checkpoint]
 ) -> tuple[Checkpoint, ...] | Unknown:
-    """Every sub-folder of such a name as the checkpoint that `one` sees in it, by number; those of `inspect` looked into."""
+    """Every sub-folder of such a name as the checkpoint that `one` sees in it, by number; or `only` these, looked into."""
     found = numbered(folder, name)
     if isinstance(found, Unknown):
         return found
-    return tuple(one(number, path, number in inspect) for number, path in found)
+    deep = only is not None
+    return tuple(one(number, path, deep) for number, path in found if only is None or number in only)
 
 
 def pointer(folder: Path, layout: Layout, what: str, missing: str) -> Pointer | Unknown:

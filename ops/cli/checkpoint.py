@@ -118,11 +118,10 @@ def looked_into(run: Run, chosen: Sequence[Checkpoint]) -> list[Checkpoint]:
     """The checkpoints with the problems that their layout tells only of files it has opened. Raises OpsError."""
     from ops.checkpoints import layouts
 
-    steps = frozenset(c.step for c in chosen)
-    found = layouts.read(run, steps)
+    found = layouts.read(run, frozenset(c.step for c in chosen))
     if isinstance(found, Unknown):
         raise OpsError(f"the checkpoints are UNKNOWN: {found.reason}", str(run.dir))
-    return [c for c in found if c.step in steps]
+    return list(found)
 
 
 # -- every byte, once ------------------------------------------------------------------------------------

@@ -115,15 +115,15 @@ NEWEST = 3
 
 
 def _looked_into(seen: Snapshot) -> Snapshot:
-    from ops import checked
-    from ops.checkpoints import layouts
+    from ops import checked, snapshot
 
     if isinstance(seen.checkpoints, Unknown):
         return seen
     pointed = {seen.pointer.step} if seen.pointer and seen.pointer.step is not None else set()
     steps = frozenset(pointed | {c.step for c in seen.checkpoints[-NEWEST:]})
-    found = layouts.read(seen.run, steps)
-    return replace(seen, checkpoints=checked.seen(seen.run, found, steps, seen.now) if found else found)
+    seen = snapshot.looked_into(seen, steps)
+    found = seen.checkpoints
+    return replace(seen, checkpoints=checked.seen(seen.run, found, steps, seen.now)) if found else seen
 
 
 def _with_copies(seen: Snapshot) -> Snapshot:

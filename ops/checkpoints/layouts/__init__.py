@@ -46,8 +46,8 @@ class Layout(Protocol):
     def pointer(self, run: Run) -> Pointer | Unknown:
         """What a resume takes now, by which rule, and the signs that say so."""
 
-    def read(self, folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
-        """Every checkpoint that lies in a folder, by step. Those in `inspect` are looked into."""
+    def read(self, folder: Path, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
+        """Every checkpoint that lies in a folder, by step; or `only` these, looked into."""
 
     def state_files(self, checkpoint: Path) -> tuple[Path, ...]:
         """The files from which a resume takes LR, step, optimizer and scheduler. Raises StateError."""
@@ -97,14 +97,14 @@ def pointer(run: Run) -> Pointer | Unknown:
     return named(run.layout.name).pointer(run)
 
 
-def read(run: Run, inspect: frozenset[int] = frozenset()) -> tuple[Checkpoint, ...] | Unknown:
-    """The run's checkpoints, by step. Those in `inspect` are looked into: structure of each file, keys, ranks."""
-    return named(run.layout.name).read(home(run), inspect)
+def read(run: Run, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
+    """The run's checkpoints, by step; or `only` these, looked into: structure of each file, keys, ranks."""
+    return named(run.layout.name).read(home(run), only)
 
 
 def discarded(run: Run, branch: str) -> tuple[Checkpoint, ...] | Unknown:
     """The checkpoints of a discarded branch."""
-    return named(run.layout.name).read(run.dir / DISCARDED / branch, frozenset())
+    return named(run.layout.name).read(run.dir / DISCARDED / branch)
 
 
 def words(checkpoint: Checkpoint) -> Words:

@@ -69,9 +69,9 @@ def _effect(number: re.Match[str] | None) -> str:
     return f"Accelerate takes it for save {int(number[0])}: total_limit deletes it, and ends the training if it is no folder"
 
 
-def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
+def read(folder: Path, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
     """Every `checkpoint_N`, by N."""
-    return folders.read(folder, NAME, inspect, _checkpoint)
+    return folders.read(folder, NAME, only, _checkpoint)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

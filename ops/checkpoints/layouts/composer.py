@@ -55,7 +55,7 @@ def pointer(run: Run) -> Pointer | Unknown:
     return Pointer(leads, int(match[1]) if match else None, problem, signs=signs)
 
 
-def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
+def read(folder: Path, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
     """Every batch that was saved, with the files of all ranks."""
     found: dict[int, dict[int, Path]] = {}
     try:
@@ -67,7 +67,8 @@ def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unkn
             found.setdefault(int(match[1]), {})[int(match[2])] = folder / name
     ranks = sorted({rank for files in found.values() for rank in files})
     linked = sorted(int(match[1]) for name in listed if (match := LATEST.fullmatch(name))) or [0]
-    return tuple(_checkpoint(batch, files, ranks, linked, batch in inspect) for batch, files in sorted(found.items()))
+    wanted = sorted(found.keys() if only is None else found.keys() & only)
+    return tuple(_checkpoint(batch, found[batch], ranks, linked, only is not None) for batch in wanted)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

@@ -50,13 +50,13 @@ def pointer(run: Run) -> Pointer | Unknown:
     return Pointer(last[-1].name, step, problem, "highest")
 
 
-def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
+def read(folder: Path, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
     """Every numbered folder with a `.metadata` or `.distcp` files, by number."""
     found = numbered(folder, NAME)
     if isinstance(found, Unknown):
         return found
-    saved = {step: path for step, path in found if _saved(path)}
-    return tuple(_checkpoint(step, path, step in inspect) for step, path in saved.items())
+    saved = {step: path for step, path in found if (only is None or step in only) and _saved(path)}
+    return tuple(_checkpoint(step, path, only is not None) for step, path in saved.items())
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

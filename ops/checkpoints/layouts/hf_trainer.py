@@ -84,9 +84,9 @@ def _rotates(checkpoint: Path) -> bool:
     return arguments.get("save_total_limit", True) is not None
 
 
-def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
+def read(folder: Path, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
     """Every `checkpoint-N`, by step."""
-    return folders.read(folder, NAME, inspect, _checkpoint)
+    return folders.read(folder, NAME, only, _checkpoint)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

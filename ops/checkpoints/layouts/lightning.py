@@ -75,14 +75,15 @@ def pointer(run: Run) -> Pointer | Unknown:
     return Pointer("", step, "" if files else "missing")
 
 
-def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
+def read(folder: Path, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
     """Every step that was saved, with all its files: a `last.ckpt` is most often of a step that has a file of its own."""
     files = _files(folder)
     by_step: dict[int, list[_File]] = {}
     for file in files:
         if file.step is not None:
             by_step.setdefault(file.step, []).append(file)
-    return tuple(_checkpoint(s, own, files, folder, s in inspect) for s, own in sorted(by_step.items()))
+    wanted = sorted(by_step.keys() if only is None else by_step.keys() & only)
+    return tuple(_checkpoint(s, by_step[s], files, folder, only is not None) for s in wanted)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

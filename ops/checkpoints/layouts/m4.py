@@ -83,8 +83,8 @@ def _pointed(save_dir: Path, text: str) -> tuple[int | None, str]:
     return step, "" if match else "names no opt_step-N"
 
 
-def read(folder: Path, inspect: frozenset[int] = frozenset()) -> tuple[Checkpoint, ...] | Unknown:
-    """Every `opt_step-N`, by step. Those in `inspect` are looked into: structure of each file, keys, ranks.
+def read(folder: Path, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
+    """Every `opt_step-N`, by step; or `only` these, looked into: structure of each file, keys, ranks.
 
     The pointer is to name one as it names one now: by the same parent path.
     """
@@ -96,7 +96,8 @@ def read(folder: Path, inspect: frozenset[int] = frozenset()) -> tuple[Checkpoin
     now = _pointer(folder)
     parent = os.path.dirname(now.text.strip().rstrip("/")) if now and not now.problem else str(folder)
     found = [(int(e.name.split("-")[1]), Path(e.path)) for e in entries]
-    return tuple(_checkpoint(step, path, step in inspect, parent) for step, path in sorted(found))
+    wanted = sorted((step, path) for step, path in found if only is None or step in only)
+    return tuple(_checkpoint(step, path, only is not None, parent) for step, path in wanted)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

@@ -40,9 +40,9 @@ def pointer(run: Run) -> Pointer | Unknown:
     return folders.pointer(run.dir, LAYOUT, "an iteration", "missing")
 
 
-def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
+def read(folder: Path, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
     """Every `iter_N`, by iteration."""
-    return folders.read(folder, NAME, inspect, _checkpoint)
+    return folders.read(folder, NAME, only, _checkpoint)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

@@ -36,9 +36,9 @@ def pointer(run: Run) -> Pointer | Unknown:
     return folders.pointer(run.dir, LAYOUT, "a step", "missing: a job starts from step 0")
 
 
-def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
+def read(folder: Path, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
     """Every numbered folder, by step."""
-    return folders.read(folder, NAME, inspect, _checkpoint)
+    return folders.read(folder, NAME, only, _checkpoint)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

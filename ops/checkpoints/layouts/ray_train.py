@@ -59,19 +59,21 @@ def pointer(run: Run) -> Pointer | Unknown:
     )
 
 
-def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
+def read(folder: Path, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
     """Every checkpoint that the snapshot lists; of a discarded branch, every folder."""
     try:
         text = (folder / SNAPSHOT).read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
-        places = sorted(name for name in names(folder) if name.startswith("checkpoint_") and (folder / name).is_dir())
-        return tuple(_checkpoint(n, folder / name, False, ()) for n, name in enumerate(places))
+        there = sorted(name for name in names(folder) if name.startswith("checkpoint_") and (folder / name).is_dir())
+        every = enumerate(there)
+        return tuple(_checkpoint(n, folder / name, False, ()) for n, name in every if only is None or n in only)
     except OSError as error:
         return Unknown(f"{folder / SNAPSHOT}: {error.strerror}")
     said = _listed(text)
     if said is None:
         return Unknown(f"{folder / SNAPSHOT} is torn")
-    return tuple(_checkpoint(n, folder / name, n in inspect, (_until(text, n),)) for n, name in sorted(said))
+    wanted = sorted((n, name) for n, name in said if only is None or n in only)
+    return tuple(_checkpoint(n, folder / name, only is not None, (_until(text, n),)) for n, name in wanted)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:

@@ -50,9 +50,9 @@ def pointer(run: Run) -> Pointer | Unknown:
     return Pointer(name, step, problem, "highest", obstacles=odd, strays=strays)
 
 
-def read(folder: Path, inspect: frozenset[int]) -> tuple[Checkpoint, ...] | Unknown:
+def read(folder: Path, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...] | Unknown:
     """Every `step-N`, by step."""
-    return folders.read(folder, NAME, inspect, _checkpoint)
+    return folders.read(folder, NAME, only, _checkpoint)
 
 
 def state_files(checkpoint: Path) -> tuple[Path, ...]:
