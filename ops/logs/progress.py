@@ -33,6 +33,9 @@ class Place(Struct):
     total: int | None = None
     open: bool = False
     """A header told `step`, and its loss is still to come."""
+    epoch: int = 0
+    base: int = 0
+    """Steps before this epoch, where each begins its count anew."""
 
 
 def parse_sample(line: bytes, number: int = 0, offset: int = 0) -> Sample | None:
@@ -69,6 +72,8 @@ def follow(
     index, progress = found
     place.format = min(place.format, index)
     step = progress.step if progress.step is not None else _bar(before) or place.step + 1
+    if progress.epoch is not None:
+        step = _of_all(progress.epoch, step, place)
     place.step, place.total, place.open = step, progress.total, FORMATS[index].opens
     if place.open:
         return None
@@ -80,19 +85,32 @@ def follow(
 
 
 def _sample(progress: Progress, step: int, loss: float, text: str, where: tuple[int, int]) -> Sample:
-    time = TIME.search(text.partition("iteration:")[0]) if "iteration:" in text else None
+    at = text.find("iteration")
+    time = TIME.search(text, 0, at) if at > 0 else None
+    stamp = progress.fields.get("timestamp") or progress.fields.get("time_ms", 0.0) / 1000
+    known = stamp if 1e9 < stamp < 1e10 else None
     return Sample(
         step=step,
         loss=loss,
         lr=first(progress.fields, RATE),
         line=where[0],
         offset=where[1],
-        time=datetime.fromisoformat(time[1]).timestamp() if time else None,
+        time=datetime.fromisoformat(time[1]).timestamp() if time else known,
         elapsed=_seconds(progress.elapsed),
         total=progress.total,
         grad_norm=first(progress.fields, NORM),
         fields=progress.fields,
     )
+
+
+def _of_all(epoch: int, step: int, place: Place) -> int:
+    """The step counted over all epochs: one that a later epoch tells again is the later epoch's own."""
+    if epoch > place.epoch and step + place.base <= place.step:
+        place.base = place.step
+    elif epoch < place.epoch:  # another job
+        place.base = place.base * epoch // place.epoch
+    place.epoch = epoch
+    return step + place.base
 
 
 def _bar(before: bytes) -> int | None:
