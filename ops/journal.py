@@ -146,6 +146,11 @@ def _planned(identity: str, record: dict[str, Any]) -> Entry:
             for edit in action.get("edits", ())
             if edit["after"] == 0 != edit["before"]
         },
+        texts={
+            str(action["path"]): str(action["before"])
+            for action in plan.get("actions", ())
+            if action.get("kind") == "write-text" and action.get("before")
+        },
         wish=plan.get("wish", {}),
     )
     return Entry(change, plan)

@@ -109,6 +109,12 @@ def moved(state: State, epoch: int) -> dict[str, float]:
     return dict(_places(state, epoch, ""))
 
 
+def stands_at(state: State) -> int | None:
+    """How many steps the scheduler says it has made; None where it counts none of its own."""
+    last = state.get("last_epoch") if kind(state) != DEEPSPEED else state["last_batch_iteration"] + 1
+    return last if isinstance(last, int) else None
+
+
 def at(state: State, groups: Sequence[Group], epoch: int) -> tuple[float, ...] | Unknown:
     """The LR of each group when the scheduler stands at `epoch`."""
     try:
@@ -129,8 +135,13 @@ def _step(s: dict[str, Any], groups: list[dict[str, float]], first: bool = False
         for inside in s["_schedulers"]:
             _step(inside, groups)
         return
-    if name in (DEEPSPEED, MEGATRON):
+    if name == MEGATRON:
         raise Unforeseen(_why(name))
+    if name == DEEPSPEED:
+        s["last_batch_iteration"] += 1
+        for index, group in enumerate(groups):
+            group["lr"] = _deepspeeds(s, index, s["last_batch_iteration"] + 1)
+        return
     s["_step_count"] = s.get("_step_count", 0) + (not first)
     s["last_epoch"] = 0 if first else s["last_epoch"] + 1
     if name == "SequentialLR":
@@ -247,9 +258,23 @@ def _closed(s: State, group: Group, index: int, epoch: int) -> float:
         return _closed(s["_schedulers"][active], group, index, epoch - begin)
     if name == "ChainedScheduler":
         return _chained(s, group, index, epoch)
+    if name == DEEPSPEED:
+        return _deepspeeds(s, index, epoch)
     if name not in _CLOSED:
         raise Unforeseen(_why(name))
     return float(_CLOSED[name](s, _told(s, group, index), epoch))
+
+
+def _deepspeeds(s: State, index: int, epoch: int) -> float:
+    """Of a state that holds the config's `type` and `params` as well (`ops.interventions.ds_config.informed`)."""
+    if "params" not in s:
+        raise Unforeseen(_why(DEEPSPEED))
+    from ops import deepspeed_rates
+
+    try:
+        return deepspeed_rates.rate(s["type"], s["params"], index, epoch)
+    except deepspeed_rates.Missing as why:
+        raise Unforeseen(str(why)) from None
 
 
 def _chained(s: State, group: Group, index: int, epoch: int) -> float:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {
     "words": {
         "", "model", "pace", "fields", "errors", "config", "resources", "jsontext", "hostlist", "placement", "secrecy",
-        "policy", "catalogue", "schedules", "quantiles",
+        "policy", "catalogue", "deepspeed_rates", "schedules", "quantiles",
     },
     "readers": {
         "shell", "slurm", "discovery", "logs", "checkpoints", "evals", "journal", "snapshot", "recent", "fleet",

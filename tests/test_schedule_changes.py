@@ -173,40 +173,46 @@ def test_what_has_no_schedule_is_not_moved(run: Run) -> None:
 # -- DeepSpeed's own schedulers --------------------------------------------------------------------------
 
 
+RATE = 1e-3
+OWN: dict[str, tuple[dict[str, object], float | None]] = {
+    "WarmupLR": ({"warmup_min_lr": 1e-6, "warmup_max_lr": [3e-4], "warmup_num_steps": 60}, 3e-4),
+    "WarmupDecayLR": ({"warmup_max_lr": 1e-3, "warmup_num_steps": 12, "total_num_steps": 90, "warmup_type": "linear"}, 1e-3),
+    "WarmupCosineLR": ({"warmup_min_ratio": 0.1, "warmup_num_steps": 12, "total_num_steps": 80}, RATE),
+    "OneCycle": ({"cycle_min_lr": 1e-5, "cycle_max_lr": 1e-3, "cycle_first_step_size": 20, "decay_step_size": 3, "decay_lr_rate": 0.1}, 1e-3),
+    "LRRangeTest": ({"lr_range_test_min_lr": 1e-4, "lr_range_test_step_size": 4, "lr_range_test_step_rate": 0.5}, None),
+}  # fmt: skip
+"""DeepSpeed's own schedulers, by what the config gives them, and the highest LR of each."""
+
+
 def own_scheduler(run: Run, params: dict[str, object], kind: str = "WarmupLR") -> Path:
     """DeepSpeed's state in the checkpoint of step 30, and the config from which it takes its LR."""
-    from deepspeed.runtime import lr_schedules
-
-    weights = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.AdamW([{"params": [weights], "lr": 1e-3}])
-    scheduler = getattr(lr_schedules, kind)(optimizer, **params)
-    for _ in range(30):
-        optimizer.step()
-        scheduler.step()
-    run.state(30).unlink()
-    torch.save(optimizer.state_dict(), run.state(30, "optimizer.bin"))
-    torch.save(scheduler.state_dict(), run.state(30, "scheduler.bin"))
     config = run.root / "ds.json"
-    config.write_text(
-        json.dumps({"optimizer": {"type": "Adam"}, "scheduler": {"type": kind, "params": params}}, indent=3)
-    )
+    told = {"optimizer": {"type": "Adam", "params": {"lr": RATE}}, "scheduler": {"type": kind, "params": params}}
+    config.write_text(json.dumps(told, indent=3))
+    run.state(30).unlink(missing_ok=True)
+    with_deepspeed(run, config, 30, resume=False, save=True)
     return config
 
 
-def with_deepspeed(run: Run, config: Path) -> list[float]:
+def with_deepspeed(run: Run, config: Path, steps: int = 20, resume: bool = True, save: bool = False) -> list[float]:
     """The LRs of the next steps, by DeepSpeed's scheduler with its config and the checkpoint's state."""
     from deepspeed.runtime import lr_schedules
 
-    said = json.loads(config.read_text())["scheduler"]
-    optimizer = torch.optim.AdamW([{"params": [torch.nn.Parameter(torch.ones(2))], "lr": 1e-3}])
-    scheduler = getattr(lr_schedules, said["type"])(optimizer, **said["params"])
-    optimizer.load_state_dict(torch.load(run.state(30, "optimizer.bin")))
-    scheduler.load_state_dict(torch.load(run.state(30, "scheduler.bin")))
+    said = json.loads(config.read_text())
+    rate, scheduler = said["optimizer"]["params"]["lr"], said["scheduler"]
+    optimizer = torch.optim.AdamW([{"params": [torch.nn.Parameter(torch.ones(2))], "lr": rate}])
+    schedule = getattr(lr_schedules, scheduler["type"])(optimizer, **scheduler["params"])
+    if resume:
+        optimizer.load_state_dict(torch.load(run.state(30, "optimizer.bin")))
+        schedule.load_state_dict(torch.load(run.state(30, "scheduler.bin")))
     used = []
-    for _ in range(20):
+    for _ in range(steps):
         used.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
-        scheduler.step()
+        schedule.step()
+    if save:
+        torch.save(optimizer.state_dict(), run.state(30, "optimizer.bin"))
+        torch.save(schedule.state_dict(), run.state(30, "scheduler.bin"))
     return used
 
 
@@ -221,12 +227,48 @@ def test_deepspeeds_own_scheduler_is_changed_in_its_config(run: Run) -> None:
     plain, text, before = with_deepspeed(run, config), config.read_text(), run.tree()
     said = run.done("scale-lr", "0.5", "--at", "30", "-y")
     assert '`"warmup_max_lr": 0.0003' in " ".join(said.out.split())
-    assert config.read_text() == text.replace("0.0003", "0.00015")
+    assert config.read_text() == text.replace("0.0003", "0.00015").replace("0.001", "0.0005")
     assert with_deepspeed(run, config) == pytest.approx([lr / 2 for lr in plain], rel=1e-12)
     run.done("undo", "-y")
     assert run.tree() == before
     config.write_text(text.replace("0.0003", '"auto"'))
     assert "which the trainer fills in" in run.m4ops("scale-lr", "0.5", "--at", "30", "-y").err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_deepspeeds_own_schedulers_have_a_peak_and_come_back_from_0(run: Run) -> None:
+    (run.dir / "m4ops.toml").write_text('ds_config = "../ds.json"\n')
+    for kind, (params, peak) in OWN.items():
+        config = own_scheduler(run, params, kind)
+        before, plain = run.tree(), with_deepspeed(run, config)
+        planned = " ".join(run.done("scale-lr", "0.5", "--at", "30", "--again", "-n").out.split())
+        shown = re.findall(r"([\d.e-]+) → ([\d.e-]+)", planned.partition("LR in the next steps: ")[2])[:5]
+        assert [float(lr) for lr, _ in shown] == pytest.approx(plain[:5], rel=1e-5), kind
+        assert [float(lr) for _, lr in shown] == pytest.approx([lr / 2 for lr in plain[:5]], rel=1e-5), kind
+        highest = ("set-lr", repr((peak or 1.0) * 0.7), "--peak", "--at", "30", "--again", "-y")
+        if peak is None:
+            assert f"{kind} has none" in run.m4ops(*highest).err
+        else:
+            run.done(*highest)
+            assert with_deepspeed(run, config) == pytest.approx([lr * 0.7 for lr in plain], rel=1e-12), kind
+            run.done("undo", "-y")
+        assert run.tree() == before
+        run.done("set-lr", "0", "--at", "30", "--again", "-y")
+        assert with_deepspeed(run, config, 10, save=True) == [0.0] * 10, kind
+        off = run.tree()
+        run.done("set-lr", "back", "--at", "30", "-y")
+        assert with_deepspeed(run, config, 10) == pytest.approx(plain[10:], rel=1e-12), kind
+        run.done("undo", "-y")
+        assert run.tree() == off
+
+
+def test_the_config_of_another_scheduler_is_not_brought_back(run: Run) -> None:
+    (run.dir / "m4ops.toml").write_text('ds_config = "../ds.json"\n')
+    config = own_scheduler(run, {"warmup_max_lr": 3e-4, "warmup_num_steps": 100})
+    run.done("set-lr", "0", "--at", "30", "-y")
+    config.write_text(config.read_text().replace("WarmupLR", "WarmupDecayLR"))
+    refused = run.m4ops("set-lr", "back", "--at", "30", "-y")
+    assert (refused.code, "a WarmupDecayLR now, and had a WarmupLR" in refused.err) == (1, True)
 
 
 # -- a scheduler that Accelerate prepared ------------------------------------------------------------------

@@ -9,18 +9,26 @@ transformers `integrations/deepspeed.py` (`trainer_config_process`): HF Trainer 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ops import jsontext, schedules
 from ops.actions import Action, WriteText
 from ops.errors import BadInput, Refused
 from ops.interventions import targets
-from ops.model import Checkpoint, Snapshot
+from ops.model import Change, Checkpoint, Snapshot, Unknown
 
 PEAKS = ("warmup_max_lr", "cycle_max_lr", "lr_range_test_min_lr")
 """One of them must stand there: a default of DeepSpeed's in its place could not be changed."""
 OTHERS = ("warmup_min_lr", "cycle_min_lr")
 BY_RATIO = "WarmupCosineLR"
+PEAK = {
+    "WarmupLR": ("scheduler", "warmup_max_lr"),
+    "WarmupDecayLR": ("scheduler", "warmup_max_lr"),
+    "OneCycle": ("scheduler", "cycle_max_lr"),
+    BY_RATIO: ("optimizer", "lr"),
+}
+"""Where the highest LR of a schedule stands: section and name. A LRRangeTest rises without end."""
+WHY = "the LR of DeepSpeed's own scheduler"
 
 
 def holds_lr(checkpoint: Checkpoint) -> bool:
@@ -30,8 +38,76 @@ def holds_lr(checkpoint: Checkpoint) -> bool:
 
 def edits(snapshot: Snapshot, checkpoint: Checkpoint, new: Callable[[float], float]) -> tuple[Action, ...]:
     """The change of the config that goes with a change of the LR; none where the checkpoint holds it all."""
-    if not holds_lr(checkpoint):
+    return _written(snapshot, checkpoint, lambda text: changed(text, new)) if holds_lr(checkpoint) else ()
+
+
+def brought_back(snapshot: Snapshot, checkpoint: Checkpoint, change: Change) -> tuple[Action, ...]:
+    """The change of the config that brings back the LRs that a change set to 0 in it, where they are 0 still."""
+    before = change.texts.get(str(snapshot.run.ds_config), "")
+    if not before or not holds_lr(checkpoint):
         return ()
+    return _written(snapshot, checkpoint, lambda text: restored(text, before))
+
+
+def peak(snapshot: Snapshot, checkpoint: Checkpoint) -> float:
+    """The highest LR of the schedule's first group, as the config has it."""
+    path, text = _text(snapshot, checkpoint)
+    try:
+        kind = json.loads(jsontext.value(jsontext.value(text, "scheduler"), "type"))
+        if kind not in PEAK:
+            raise BadInput(f"{kind} has none")
+        section, name = PEAK[kind]
+        value = json.loads(jsontext.value(jsontext.value(jsontext.value(text, section), "params"), name))
+        first = value[0] if isinstance(value, list) and value else value
+        if isinstance(first, bool) or not isinstance(first, int | float):
+            raise BadInput(f"{name} is {json.dumps(value)}, which the trainer fills in")
+    except BadInput as error:
+        raise Refused(
+            f"the schedule's peak cannot be told from ds_config: {error.what}",
+            path,
+            "without --peak the current LR is set, and the schedule scaled with it",
+        ) from None
+    return float(first)
+
+
+def informed(state: schedules.State, text: str | Unknown) -> schedules.State:
+    """The state of one of DeepSpeed's own schedulers with what the config says of it; any other as it is."""
+    if schedules.kind(state) != schedules.DEEPSPEED or not isinstance(text, str):
+        return state
+    try:
+        said = json.loads(text)
+        scheduler = said["scheduler"]
+        params = dict(scheduler.get("params", {}))
+        if scheduler["type"] == BY_RATIO:
+            params["lr"] = said["optimizer"]["params"]["lr"]
+        return {**state, "type": scheduler["type"], "params": params}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return state
+
+
+def texts(actions: Iterable[Action], text: str | Unknown) -> tuple[str | Unknown, str | Unknown]:
+    """The config before and after these actions."""
+    for action in actions:
+        if isinstance(action, WriteText) and action.why == WHY and action.after is not None:
+            return action.before or "", action.after
+    return text, text
+
+
+def _written(snapshot: Snapshot, checkpoint: Checkpoint, new: Callable[[str], str]) -> tuple[Action, ...]:
+    path, text = _text(snapshot, checkpoint)
+    try:
+        after = new(text)
+    except BadInput as error:
+        raise Refused(
+            f"the LR cannot be changed in ds_config: {error.what}",
+            path,
+            "write the number into ds_config (with HF Trainer it must be its learning_rate), then do this again",
+        ) from None
+    return (WriteText(path, text, after, WHY),) if after != text else ()
+
+
+def _text(snapshot: Snapshot, checkpoint: Checkpoint) -> tuple[str, str]:
+    """Where the config is, and what stands in it. Raises Refused."""
     path = snapshot.run.ds_config
     if path is None:
         raise Refused(
@@ -41,15 +117,7 @@ def edits(snapshot: Snapshot, checkpoint: Checkpoint, new: Callable[[float], flo
         )
     if not isinstance(snapshot.ds_config, str):
         raise Refused(f"the ds_config is UNKNOWN: {snapshot.ds_config.reason}", str(path))
-    try:
-        text = changed(snapshot.ds_config, new)
-    except BadInput as error:
-        raise Refused(
-            f"the LR cannot be changed in ds_config: {error.what}",
-            str(path),
-            "write the number into ds_config (with HF Trainer it must be its learning_rate), then do this again",
-        ) from None
-    return (WriteText(str(path), snapshot.ds_config, text, "the LR of DeepSpeed's own scheduler"),)
+    return str(path), snapshot.ds_config
 
 
 def changed(text: str, new: Callable[[float], float]) -> str:
@@ -61,6 +129,24 @@ def changed(text: str, new: Callable[[float], float]) -> str:
     if by_ratio or "optimizer" in json.loads(text):
         needed, others = (("lr",), ()) if by_ratio else ((), ("lr",))
         text = jsontext.replaced(text, "optimizer", _with(jsontext.value(text, "optimizer"), needed, others, new))
+    return text
+
+
+def restored(text: str, before: str) -> str:
+    """The config's text with the LRs of an earlier one wherever they are 0 now. Raises BadInput where it has another scheduler."""
+    kinds = [json.loads(jsontext.value(jsontext.value(t, "scheduler"), "type")) for t in (text, before)]
+    if kinds[0] != kinds[1]:
+        raise BadInput(f"it has a {kinds[0]} now, and had a {kinds[1]} when its LR was set to 0")
+    for section, names in (("scheduler", (*PEAKS, *OTHERS)), ("optimizer", ("lr",))):
+        if not all("params" in json.loads(t).get(section, {}) for t in (text, before)):
+            continue
+        now = jsontext.value(text, section)
+        params, old = jsontext.value(now, "params"), jsontext.value(jsontext.value(before, section), "params")
+        for name in (n for n in names if n in json.loads(params) and n in json.loads(old)):
+            value = json.loads(params)[name]
+            if not any(value if isinstance(value, list) else [value]):
+                params = jsontext.replaced(params, name, jsontext.value(old, name))
+        text = jsontext.replaced(text, section, jsontext.replaced(now, "params", params))
     return text
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from ops import schedules
 from ops.actions import Action, PatchState, Rewrite
-from ops.interventions import targets
+from ops.interventions import ds_config, targets
 from ops.model import Checkpoint, StateFile, Unknown
 
 STEPS = 5
@@ -18,18 +18,27 @@ Values = Mapping[tuple[str, str], float]
 """New numbers by file and label."""
 
 
-def said(checkpoint: Checkpoint, actions: Sequence[Action]) -> tuple[str, ...]:
-    """The LR of the next steps before and after these actions, a line a parameter group; what the change needs besides."""
-    return (*_curves(checkpoint, actions), *((checkpoint.lr_note,) if checkpoint.lr_note else ()))
+def said(checkpoint: Checkpoint, actions: Sequence[Action], config: str | Unknown) -> tuple[str, ...]:
+    """The LR of the next steps before and after these actions, a line a parameter group; what the change needs besides.
+
+    `config`: what ds_config says, to which one of DeepSpeed's own schedulers looks.
+    """
+    return (
+        *_curves(checkpoint, actions, ds_config.texts(actions, config)),
+        *((checkpoint.lr_note,) if checkpoint.lr_note else ()),
+    )
 
 
-def _curves(checkpoint: Checkpoint, actions: Sequence[Action]) -> tuple[str, ...]:
+def _curves(
+    checkpoint: Checkpoint, actions: Sequence[Action], configs: tuple[str | Unknown, str | Unknown]
+) -> tuple[str, ...]:
     states, new = targets.states(checkpoint), _values(checkpoint, actions)
     before, after = groups(states, {}), groups(states, new)
     if not new or not before:
         return ()
     holder = next((f for f in states if f.scheduler is not None), None)
-    curves = [ahead(holder, rates, values, STEPS) for rates, values in ((before, {}), (after, new))]
+    looks = zip((before, after), ({}, new), configs, strict=True)
+    curves = [ahead(holder, rates, edited(holder, values, config), STEPS) for rates, values, config in looks]
     if isinstance(curves[0], Unknown) or isinstance(curves[1], Unknown):
         reason = next(c.reason for c in curves if isinstance(c, Unknown))
         first = ", ".join(dict.fromkeys(f"{a['lr']:.6g} → {b['lr']:.6g}" for a, b in zip(before, after, strict=True)))
@@ -45,21 +54,23 @@ def _curves(checkpoint: Checkpoint, actions: Sequence[Action]) -> tuple[str, ...
 
 
 def ahead(
-    holder: StateFile | None, rates: Sequence[schedules.Group], new: Values, steps: int
+    holder: StateFile | None, rates: Sequence[schedules.Group], state: schedules.State, steps: int
 ) -> tuple[tuple[float, ...], ...] | Unknown:
-    """The LR of each group in the next steps with the new numbers. Without a scheduler it stays."""
+    """The LR of each group in the next steps, by the scheduler's state. Without a scheduler it stays."""
     if holder is None or holder.scheduler is None:
         return tuple(tuple(g["lr"] for g in rates) for _ in range(steps))
     if isinstance(stride := holder.stride, Unknown):
         return stride
-    found = schedules.ahead(edited(holder, new), rates, (steps - 1) * stride + 1)
+    found = schedules.ahead(state, rates, (steps - 1) * stride + 1)
     return found if isinstance(found, Unknown) else found[::stride]
 
 
-def edited(holder: StateFile, new: Values) -> schedules.State:
-    """The scheduler's state with the new numbers."""
+def edited(holder: StateFile | None, new: Values, config: str | Unknown) -> schedules.State:
+    """The scheduler's state with the new numbers, and what ds_config says of it."""
+    if holder is None:
+        return {}
     mine = ((schedules.own(label), value) for (file, label), value in new.items() if file == holder.file)
-    return schedules.edited(holder.scheduler or {}, mine)
+    return ds_config.informed(schedules.edited(holder.scheduler or {}, mine), config)
 
 
 def groups(states: Sequence[StateFile], new: Values) -> list[dict[str, float]]:

@@ -50,7 +50,7 @@ class ScaleLr(CheckpointEdit, frozen=True):
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         checkpoint = self.checkpoint(snapshot)
-        said = forecast.said(checkpoint, scaled(snapshot, checkpoint, self.factor, self.group))
+        said = forecast.said(checkpoint, scaled(snapshot, checkpoint, self.factor, self.group), snapshot.ds_config)
         return (*said, *about_pointer(snapshot, checkpoint.step), *super().notes(snapshot))
 
 
@@ -61,8 +61,10 @@ class Aim(Struct, frozen=True):
     group: int | None = None
     peak: bool = False
 
-    def now(self, checkpoint: Checkpoint) -> float:
+    def now(self, snapshot: Snapshot, checkpoint: Checkpoint) -> float:
         """What stands there."""
+        if self.peak and self.group is None and ds_config.holds_lr(checkpoint):
+            return ds_config.peak(snapshot, checkpoint)
         return (peak if self.peak else current)(checkpoint, self.group or 0)
 
     @property
@@ -97,18 +99,18 @@ class SetLr(CheckpointEdit, frozen=True):
         checkpoint = self.checkpoint(snapshot)
         if self.group:
             return scale_promise(snapshot, checkpoint, now_of(checkpoint), 1.0)
-        return set_promise(snapshot, checkpoint, current(checkpoint), moved_by(checkpoint, self.aim))
+        return set_promise(snapshot, checkpoint, current(checkpoint), moved_by(snapshot, checkpoint, self.aim))
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         checkpoint = self.checkpoint(snapshot)
         edits = set_to(snapshot, checkpoint, self.aim)
-        said = (*about_set(checkpoint, self.aim), *forecast.said(checkpoint, edits))
+        said = (*about_set(snapshot, checkpoint, self.aim), *forecast.said(checkpoint, edits, snapshot.ds_config))
         return (*said, *about_pointer(snapshot, checkpoint.step), *super().notes(snapshot))
 
 
-def moved_by(checkpoint: Checkpoint, aim: Aim) -> float:
+def moved_by(snapshot: Snapshot, checkpoint: Checkpoint, aim: Aim) -> float:
     """The current LR after the change."""
-    now, lr = aim.now(checkpoint), aim.lr
+    now, lr = aim.now(snapshot, checkpoint), aim.lr
     return lr if now == 0 or lr == 0 else current(checkpoint) * (lr / now)
 
 
@@ -185,7 +187,7 @@ def scaled(snapshot: Snapshot, checkpoint: Checkpoint, factor: float, group: int
 
 def set_to(snapshot: Snapshot, checkpoint: Checkpoint, aim: Aim) -> tuple[Action, ...]:
     """All LRs by the factor that brings the present one (or the peak) to where it shall be; all alike from or to 0."""
-    now, lr = aim.now(checkpoint), aim.lr
+    now, lr = aim.now(snapshot, checkpoint), aim.lr
     alike = now == 0 or lr == 0
     return changed(snapshot, checkpoint, lambda v: lr if alike or v == now else v * (lr / now), aim.group)
 
@@ -282,9 +284,9 @@ def peak(checkpoint: Checkpoint, group: int = 0) -> float:
     return max(found)
 
 
-def about_set(checkpoint: Checkpoint, aim: Aim) -> tuple[str, ...]:
+def about_set(snapshot: Snapshot, checkpoint: Checkpoint, aim: Aim) -> tuple[str, ...]:
     """What setting means here."""
-    now, lr = aim.now(checkpoint), aim.lr
+    now, lr = aim.now(snapshot, checkpoint), aim.lr
     what = ("the schedule's peak" if aim.peak else "the current LR") + aim.of
     if lr == 0:
         return (

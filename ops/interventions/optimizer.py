@@ -50,7 +50,11 @@ class ResetOptimizer(CheckpointEdit, frozen=True):
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         checkpoint = self.checkpoint(snapshot)
         said = about(snapshot, self.in_checkpoint, self.originals)
-        return (*said, *forecast.said(checkpoint, self._lr(snapshot, checkpoint)), *super().notes(snapshot))
+        return (
+            *said,
+            *forecast.said(checkpoint, self._lr(snapshot, checkpoint), snapshot.ds_config),
+            *super().notes(snapshot),
+        )
 
 
 def reset(

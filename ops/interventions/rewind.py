@@ -77,10 +77,10 @@ class Rewind(Edit, frozen=True):
         step = self._step(snapshot)
         said = [*evaluations.about(snapshot, step)]
         if self.set_lr is not None:
-            said += lr.about_set(targets.resumable(snapshot, step), lr.Aim(self.set_lr))
+            said += lr.about_set(snapshot, targets.resumable(snapshot, step), lr.Aim(self.set_lr))
         if self.scale_lr is not None or self.set_lr is not None:
             target = targets.resumable(snapshot, step)
-            said += forecast.said(target, self._lr(snapshot, target))
+            said += forecast.said(target, self._lr(snapshot, target), snapshot.ds_config)
         if snapshot.run.layout.after_rewind:
             said.append(snapshot.run.layout.after_rewind)
         if self.keep_discarded:

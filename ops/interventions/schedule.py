@@ -56,7 +56,9 @@ class ShiftSchedule(CheckpointEdit, frozen=True):
         """The LR of each group in the first resumed step."""
         groups, state = forecast.groups(targets.states(checkpoint), {}), _holders(checkpoint)[0].scheduler or {}
         if self.lr is None:
-            return schedules.at(state, groups, self.to_step * _each(snapshot, state, checkpoint))
+            return schedules.at(
+                ds_config.informed(state, snapshot.ds_config), groups, self.to_step * _each(snapshot, state, checkpoint)
+            )
         now = groups[0]["lr"] if groups else 0.0
         return tuple(g["lr"] * self.lr / now if now else self.lr for g in groups)
 
@@ -69,7 +71,8 @@ class ShiftSchedule(CheckpointEdit, frozen=True):
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         checkpoint = self.checkpoint(snapshot)
         state, first = _holders(checkpoint)[0].scheduler or {}, self.rates(snapshot, checkpoint)
-        said = [*forecast.said(checkpoint, patches(checkpoint, self.values(snapshot, checkpoint)))]
+        edits = patches(checkpoint, self.values(snapshot, checkpoint))
+        said = [*forecast.said(checkpoint, edits, snapshot.ds_config)]
         if isinstance(first, Unknown) and schedules.kind(state) == schedules.MEGATRON:
             said.append(
                 f"Megatron-LM computes the first resumed step's LR from that; it cannot be told here: {first.reason}"
@@ -98,17 +101,15 @@ class LrBack(CheckpointEdit, frozen=True):
 
     def actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
         checkpoint = self.checkpoint(snapshot)
-        return self.parked(snapshot, patches(checkpoint, self.values(snapshot, checkpoint)))
+        return self.parked(snapshot, self.edits(snapshot, checkpoint))
+
+    def edits(self, snapshot: Snapshot, checkpoint: Checkpoint) -> tuple[Action, ...]:
+        config = ds_config.brought_back(snapshot, checkpoint, _zeroing(snapshot))
+        return (*patches(checkpoint, self.values(snapshot, checkpoint)), *config)
 
     def values(self, snapshot: Snapshot, checkpoint: Checkpoint) -> Values:
         """What each LR was before; the present one as the schedule has it at this step, where its state tells that."""
         change, states = _zeroing(snapshot), targets.states(checkpoint)
-        if ds_config.holds_lr(checkpoint):
-            raise Refused(
-                "the scheduler is DeepSpeed's own: its LR was set to 0 in ds_config",
-                str(checkpoint.path),
-                f"m4ops undo {change.id} --dry-run shows what stood there",
-            )
         found: Values = {}
         for file in states:
             name = file.file.rpartition("/")[2]
@@ -119,12 +120,12 @@ class LrBack(CheckpointEdit, frozen=True):
         if not found:
             raise Refused(f"no LR of {checkpoint.name} that change {change.id} set to 0 is 0 now", str(checkpoint.path))
         holder = next((f for f in states if f.scheduler is not None), None)
-        epoch = (holder.scheduler or {}).get("last_epoch") if holder else None
-        if holder is None or not isinstance(epoch, int):
+        epoch = schedules.stands_at(holder.scheduler or {}) if holder else None
+        if epoch is None:
             return found
-        return found | rates(
-            states, schedules.at(forecast.edited(holder, found), forecast.groups(states, found), epoch) or ()
-        )
+        config = ds_config.texts(ds_config.brought_back(snapshot, checkpoint, change), snapshot.ds_config)[1]
+        state = forecast.edited(holder, found, config)
+        return found | rates(states, schedules.at(state, forecast.groups(states, found), epoch) or ())
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
         checkpoint = self.checkpoint(snapshot)
@@ -134,8 +135,8 @@ class LrBack(CheckpointEdit, frozen=True):
 
     def notes(self, snapshot: Snapshot) -> tuple[str, ...]:
         checkpoint = self.checkpoint(snapshot)
-        edits = patches(checkpoint, self.values(snapshot, checkpoint))
-        return (*forecast.said(checkpoint, edits), *about_pointer(snapshot, checkpoint.step), *super().notes(snapshot))
+        said = forecast.said(checkpoint, self.edits(snapshot, checkpoint), snapshot.ds_config)
+        return (*said, *about_pointer(snapshot, checkpoint.step), *super().notes(snapshot))
 
 
 def patches(checkpoint: Checkpoint, values: Mapping[tuple[str, str], float]) -> tuple[Action, ...]:

@@ -49,6 +49,8 @@ class Change(Struct, frozen=True):
     undoes: str = ""
     zeroed: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """The LRs it set to 0, by file name and label: what they were."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """The text files it changed, by path: what stood in them."""
     wish: Mapping[str, object] = field(default_factory=dict)
 
     @property
