@@ -27,6 +27,8 @@ OWN = {
     "LRRangeTest": {"lr_range_test_min_lr": 1e-4, "lr_range_test_step_size": 4, "lr_range_test_step_rate": 0.5},
 }  # fmt: skip
 """DeepSpeed's own schedulers, by what the config gives them."""
+PEAKS = {"WarmupLR": 1e-3, "WarmupDecayLR": 1e-3, "WarmupCosineLR": 1e-3, "OneCycle": 1e-3}
+"""Under ZeRO-3 these are set, after the LR was off and back."""
 OPTIMIZER = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
 """WarmupCosineLR multiplies the LR of the config's optimizer."""
 ALLOWED = 1e-12
@@ -89,11 +91,18 @@ def _scaled(run: Path, plain: Path, factor: float) -> bool:
     """Scale the run's LR, undo, scale again. Whether undo gave every byte back, and little was changed by the scaling."""
     (run / "latest_opt_step_dir").write_text(str(run / f"opt_step-{SAVED}"))
     before = _files(run)
-    for words in (("scale-lr", f"{factor:g}"), ("undo",), ("scale-lr", f"{factor:g}")):
+    scaling: tuple[tuple[str, ...], ...] = (("scale-lr", f"{factor:g}"),)
+    if run.name.endswith("3") and (peak := PEAKS.get(run.name.removeprefix("DeepSpeed's ").removesuffix("-zero-3"))):
+        scaling = (("set-lr", "0"), ("set-lr", "back"), ("set-lr", repr(factor * peak), "--peak", "--again"))
+    for words in scaling:
         _m4ops(run, *words, "-y")
-        after = _files(run)
-        if words[0] == "undo" and after != before:
-            return False
+    for _ in scaling:
+        _m4ops(run, "undo", "-y")
+    if _files(run) != before:
+        return False
+    for words in scaling:
+        _m4ops(run, *words, "-y")
+    after = _files(run)
     files = before.keys() - {"ds.json"}
     return all(len(before[k]) == len(after[k]) and _changed(before[k], after[k]) <= 200 for k in files)
 

@@ -111,14 +111,19 @@ def deepspeeds_own_is_said(training: Training) -> None:
 
 
 def edited_undone_and_edited_again(training: Training) -> None:
-    wish = ["rewind", "--to", str(START), "--scale-lr", str(FACTOR)]
-    wish += ["--reset-optimizer"] if training.stage == 2 else []
-    before = runs.tree(training.dir)
-    planned = training.done(*wish, "-y")
-    assert ("its formula lives in ds_config" in planned and "learning_rate" in planned) == training.own
-    training.done("undo", "-y")
-    assert runs.tree(training.dir) == before
-    training.done(*wish, "-y")
+    """Half the LR, by scaling or by half the peak; all of DeepSpeed's is off for a while."""
+    wish = ["rewind", "--to", str(START)] + (["--reset-optimizer"] if training.stage == 2 else [])
+    half = ["--scale-lr", str(FACTOR)]
+    wishes = [wish + half]
+    if training.dir.name == "deepspeeds":
+        wishes = [wish, ["set-lr", "0"], ["set-lr", "back"], ["set-lr", repr(FACTOR * RATE), "--peak", "--again"]]
+    for words in wishes:
+        before = runs.tree(training.dir)
+        planned = training.done(*words, "-y")
+        training.done("undo", "-y")
+        assert runs.tree(training.dir) == before
+        training.done(*words, "-y")
+    assert ("ds_config says no number for warmup_" in planned and "learning_rate" in planned) == training.own
     assert "pointer a resume starts at step 5 · ok" in training.done("status")
     if training.own:
         training.learn(json.loads((training.dir / "ds.json").read_text())["scheduler"]["params"]["warmup_max_lr"])
