@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from ops.checkpoints import dcp, lr, statefile
+from ops.checkpoints import lr, statefile
 from ops.checkpoints.patch import Splice
 from ops.checkpoints.torchfile import TorchFile
 from ops.errors import OpsError
@@ -64,9 +64,15 @@ def _state_file(path: Path, name: str, paths: Sequence[Path], reset: bool) -> St
         counters=lr.counters_of(file, name),
         scheduler=scheduler,
         stride=_stride(path, scheduler, paths) if scheduler else 1,
-        grouped=not (file.many and dcp.flattened(path.parent)),
+        grouped=not (file.many and _flattened(path.parent)),
     )
     return replace(found, fingerprint=fingerprint(path), moments=_moments(file)) if reset else found
+
+
+def _flattened(folder: Path) -> bool:
+    from ops.checkpoints import dcp
+
+    return dcp.flattened(folder)
 
 
 def _stride(path: Path, scheduler: Mapping[str, Any], paths: Sequence[Path]) -> int | Unknown:

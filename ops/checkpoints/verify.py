@@ -98,9 +98,9 @@ def structure(path: Path) -> tuple[str, ...]:
 
 def indexes(root: Path, folder: Path) -> Iterator[Fault]:
     """Weights in several files: the index says which tensor is in which. Source: transformers `modeling_utils.py`."""
-    from ops.checkpoints import safetensors
-
     for path in sorted(folder.glob("*.index.json")):
+        from ops.checkpoints import safetensors
+
         wanted: dict[str, set[str]] = {}
         try:
             for tensor, name in json.loads(path.read_bytes())["weight_map"].items():

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ops.catalogue.reasons import reason_of
 from ops.model import Checkpoint, Job, Severity, Unknown
 
 STYLES = {
@@ -46,6 +45,8 @@ _ENDED = {
 
 def reason(text: str) -> str:
     """What a Slurm reason means; empty for no reason, and for one that is not known here."""
+    from ops.catalogue.reasons import reason_of
+
     known = reason_of(text)
     return known.meaning if known else ""
 
