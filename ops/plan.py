@@ -160,11 +160,8 @@ def _outcome(action: Action, follows: bool) -> tuple[object, ...]:
             return (action.kind, action.describe())
 
 
-_NUMBERED = re.compile(r"(opt_step-|checkpoint[-_]|(?:global_)?step[-_=]?|epoch=|ep|ba|iter_|/)\d+(?=[-/.]|$)")
-
-
 def _anywhere(path: str) -> str:
-    return _NUMBERED.sub(r"\1*", path)
+    return re.sub(r"(opt_step-|checkpoint[-_]|(?:global_)?step[-_=]?|epoch=|ep|ba|iter_|/)\d+(?=[-/.]|$)", r"\1*", path)
 
 
 def inverse(plan: Plan, change_id: str, assume_stopped: bool = False) -> Plan:

@@ -21,8 +21,6 @@ WHOLE = 16 << 20
 TAIL = 4 << 20
 """Of a larger zip the end is hashed: its central directory holds the CRC-32 of every record."""
 
-_PREPARED = re.compile(r"scheduler(_\d+)?\.bin")
-
 
 class Numbered(Protocol):
     """An edit of one number: what `ops.actions.Edit` offers."""
@@ -82,7 +80,7 @@ def _stride(path: Path, scheduler: Mapping[str, Any], paths: Sequence[Path]) -> 
     """
     processes = len(list(path.parent.glob("random_states_*.pkl")))
     count = scheduler.get("last_epoch")
-    if processes < 2 or not isinstance(count, int) or not _PREPARED.fullmatch(path.name):
+    if processes < 2 or not isinstance(count, int) or not re.fullmatch(r"scheduler(_\d+)?\.bin", path.name):
         return 1
     from ops.checkpoints.about import optimizer_steps
 
