@@ -10,9 +10,7 @@ import json
 import os
 import pwd
 import re
-import secrets
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -69,7 +67,7 @@ def duration(text: str) -> float:
 def leave(run: Run, verb: str, why: str, now: float, seconds: float) -> Request:
     """Leave a request in the run. Raises OpsError where this user may not write there."""
     request = Request(
-        id=f"{int(now * 1000):013d}-{secrets.token_hex(4)}",
+        id=f"{int(now * 1000):013d}-{os.urandom(4).hex()}",
         verb=verb,
         why=why,
         user=name_of(os.geteuid()),
@@ -110,6 +108,8 @@ def operators(run: Run) -> tuple[str, ...]:
                 str(file),
                 f"chmod go-w {file}",
             )
+        import tomllib
+
         try:
             named = tomllib.load(opened).get("operators", [])
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -197,9 +197,7 @@ def _parse(content: bytes) -> Any:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    import secrets
-
-    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    temporary = file.with_name(f".{file.name}.{os.urandom(8).hex()}")
     try:
         with open(temporary, "xb") as opened:
             os.fchmod(opened.fileno(), file.parent.stat().st_mode & 0o666)

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from receivers import Mail, Web, free_port
 
-from ops.alerts import prometheus, sinks
+from ops.alerts import mail as mail_sink
+from ops.alerts import prometheus
 from ops.alerts.address import Answered, NotSent, mask
 from ops.alerts.sinks import parse, send, vet
 from ops.alerts.text import text
@@ -115,7 +116,7 @@ def test_mail_goes_through_the_local_sendmail(tmp_path: Path, monkeypatch: pytes
 
 def test_without_sendmail_mail_goes_to_this_host(mail: Mail, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    monkeypatch.setattr(sinks, "LOCAL_SMTP", ("127.0.0.1", mail.port))
+    monkeypatch.setattr(mail_sink, "LOCAL_SMTP", ("127.0.0.1", mail.port))
     send("mailto:ops@example.org", message())
     assert mail.mails()[0]["To"] == "ops@example.org"
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-import urllib.request
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -40,10 +39,12 @@ def _asked(address: str, sees: bool) -> str:
         address = stored(address)
     except BadInput as error:
         return error.what
+    from urllib.request import Request
+
     parts = urlsplit(address)
     url = address if sees else parts._replace(path=f"{parts.path.rstrip('/')}/fail").geturl()
     try:
-        web.ask(urllib.request.Request(url, headers={"User-Agent": "m4ops"}))
+        web.ask(Request(url, headers={"User-Agent": "m4ops"}))
     except Answered as error:
         return scrub(str(error), address) if sees else ""  # a service that knows no /fail misses a beat: that is enough
     except (NotSent, OSError, ValueError) as error:

@@ -6,7 +6,6 @@ A process killed at any point loses nothing. At worst the one message that was o
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -62,6 +61,8 @@ class Desk(Struct, frozen=True):
         return tuple("stdout:typed" if uri == "stdout:" and self.by_hand else uri for uri in targets(sinks))
 
     def message(self, news: tuple[News, ...], now: float) -> Message:
+        import socket
+
         return Message(news, now, self.run.name, str(self.run.dir), socket.gethostname(), self.wandb)
 
 

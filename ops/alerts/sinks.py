@@ -13,29 +13,19 @@ any other scheme://…             the library apprise: Slack, Teams, Opsgenie, 
 from __future__ import annotations
 
 import base64
-import email.policy
-import http.client
-import os
 import re
-import shutil
-import smtplib
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from email.message import EmailMessage
-from email.utils import formatdate
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from ops import shell
 from ops.alerts import opsgenie, pagerduty, web
 from ops.alerts.address import STATE, Answered, NotSent, mailbox, mask, scrub, stored
 from ops.alerts.incidents import name
-from ops.alerts.text import payload, short, subject, text
-from ops.alerts.words import Message, ident
+from ops.alerts.text import payload, short, text
+from ops.alerts.words import Message
 from ops.errors import BadInput, OpsError
 
-LOCAL_SMTP = ("localhost", 25)
 SLACK = ("hooks.slack.com", "hooks.slack-gov.com")
 SLACK_TEXT = 4000
 """Characters that Slack advises a message to keep to (chat.postMessage)."""
@@ -141,7 +131,7 @@ def _named(uri: str) -> Iterator[str]:
         raise NotSent(scrub(str(error), address), error.wait) from None
     except OpsError as error:
         raise NotSent(error.what) from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise NotSent(scrub(web.reason(error), address)) from None
 
 
@@ -170,53 +160,15 @@ def _for_slack(message: Message) -> str:
 
 
 def _mailto(parts: SplitResult, message: Message) -> None:
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/lib"])
-    sendmail = shutil.which("sendmail", path=path)
-    if sendmail is None:
-        try:
-            return _smtp_to(LOCAL_SMTP, mailbox(parts), message)
-        except ConnectionRefusedError:
-            raise OSError("this host has neither sendmail nor a mail server: smtp://SERVER/SOMEONE@HOST") from None
-    with tempfile.NamedTemporaryFile(prefix="m4ops-mail-") as file:
-        file.write(bytes(_letter(mailbox(parts), message)))
-        file.flush()
-        answer = shell.run((*_WITH_STDIN, file.name, sendmail, "-i", "-t"), web.TIMEOUT)
-    if answer.returncode:
-        raise OSError(f"{sendmail} ended with {answer.returncode}: {answer.stderr.strip()[-300:]}")
+    from ops.alerts import mail
 
-
-_WITH_STDIN = (
-    sys.executable,
-    "-ISc",
-    "import os, sys; os.dup2(os.open(sys.argv[1], os.O_RDONLY), 0); os.execv(sys.argv[2], sys.argv[2:])",
-)
-"""Runs a program with a file as its standard input."""
+    mail.local(mailbox(parts), message)
 
 
 def _smtp(parts: SplitResult, message: Message) -> None:
-    _smtp_to((parts.hostname or "", parts.port or 25), mailbox(parts), message)
+    from ops.alerts import mail
 
-
-def _smtp_to(server: tuple[str, int], address: str, message: Message) -> None:
-    with smtplib.SMTP(*server, local_hostname=message.host or "localhost", timeout=web.TIMEOUT) as smtp:
-        try:
-            smtp.send_message(_letter(address, message))
-        except (smtplib.SMTPResponseException, smtplib.SMTPRecipientsRefused) as error:
-            raise Answered(f"it refused the mail: {error}") from None
-
-
-def _letter(address: str, message: Message) -> EmailMessage:
-    letter = EmailMessage(email.policy.default.clone(max_line_length=998))  # RFC 5322; a folded subject is ugly
-    letter["Subject"] = f"[m4ops] {subject(message)}"
-    letter["From"] = f"m4ops@{message.host or 'localhost'}"
-    letter["To"] = address
-    letter["Date"] = formatdate(message.time)
-    letter["Message-ID"] = f"<{message.id}@m4ops>"
-    first = message.news[0]
-    letter["References"] = f"<{ident(first.finding)}.{first.since:.0f}@m4ops>"  # one thread an episode
-    letter["Auto-Submitted"] = "auto-generated"
-    letter.set_content(text(message), cte="quoted-printable")
-    return letter
+    mail.by_server((parts.hostname or "", parts.port or 25), mailbox(parts), message)
 
 
 def _wandb(parts: SplitResult, message: Message) -> None:

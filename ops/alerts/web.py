@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
 
 from ops.alerts.address import Answered, NotSent
+
+if TYPE_CHECKING:
+    from urllib.error import HTTPError
+    from urllib.request import OpenerDirector, Request
 
 LONGEST_WAIT = 3600.0
 """Seconds for which a sink that asks for it is left alone; one that asks for more is tried nevertheless."""
@@ -32,25 +33,25 @@ _ADVICE = {
 }
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST arrives as a GET without its message, and looks delivered."""
-
-    def redirect_request(self, *_: object, **__: object) -> None:
-        return None
-
-
 def post(url: str, content: Mapping[str, object], headers: Mapping[str, str] | None = None) -> bytes:
     """POST a JSON object; the begin of the answer. Raises Answered when it is refused, NotSent when there were too many, else OSError."""
     sent = {"Content-Type": "application/json", "User-Agent": "m4ops", **(headers or {})}
-    return ask(urllib.request.Request(url, json.dumps(content).encode(), sent, method="POST"))
+    from urllib.request import Request
+
+    return ask(Request(url, json.dumps(content).encode(), sent, method="POST"))
 
 
-def ask(request: urllib.request.Request) -> bytes:
+def ask(request: Request) -> bytes:
     """Make a request; the begin of the answer. Raises as `post`."""
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT) as answer:
+        with _opener().open(request, timeout=TIMEOUT) as answer:
             return bytes(answer.read(_READ))
-    except urllib.error.HTTPError as error:
+    except HTTPException as error:
+        raise OSError(str(error) or type(error).__name__) from error
+    except HTTPError as error:
         with error:
             words = f"it answered {error.code} {error.reason}{_said(error)}"
         words += f": {advice(error.code)}" if advice(error.code) else ""
@@ -59,8 +60,22 @@ def ask(request: urllib.request.Request) -> bytes:
         raise NotSent(words, wait) if busy else Answered(words, error.code) from None
 
 
+def _opener() -> OpenerDirector:
+    from urllib.request import HTTPRedirectHandler, build_opener
+
+    class NoRedirect(HTTPRedirectHandler):
+        """A redirected POST arrives as a GET without its message, and looks delivered."""
+
+        def redirect_request(self, *_: object, **__: object) -> None:
+            return None
+
+    return build_opener(NoRedirect)
+
+
 def _wait(said: str) -> float:
     """The seconds that `Retry-After` says, or that its time is ahead (RFC 9110, 10.2.3); 0 for neither."""
+    from email.utils import parsedate_to_datetime
+
     try:
         seconds = float(said) if said.strip().isdigit() else parsedate_to_datetime(said).timestamp() - time.time()
     except (ValueError, OverflowError):
@@ -73,13 +88,15 @@ def advice(code: int) -> str:
     return _ADVICE.get(code, "")
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _said(error: HTTPError) -> str:
     """What stands in the answer, in one line; a page for browsers tells nothing."""
+    from http.client import HTTPException
+
     if "html" in error.headers.get("Content-Type", ""):
         return ""
     try:
         words = " ".join(error.read(4 * _SAID).decode("utf-8", "replace").split())
-    except (OSError, http.client.HTTPException):
+    except (OSError, HTTPException):
         return ""
     shown = "".join(c for c in words if c.isprintable())[:_SAID]
     return f" ({shown})" if shown else ""
@@ -87,7 +104,9 @@ def _said(error: urllib.error.HTTPError) -> str:
 
 def reason(error: Exception) -> str:
     """Why nothing was sent, in a few words; they may hold an address."""
-    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    from urllib.error import URLError
+
+    cause = error.reason if isinstance(error, URLError) else error
     if isinstance(cause, TimeoutError) or isinstance(error.__context__, TimeoutError):
         return f"no answer within {TIMEOUT:g} s"
     return str(cause) or type(cause).__name__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -62,6 +61,8 @@ def checked_runs(
 
 def _impaired(run: Run, seen: Seen, policy: Policy, quiet: bool, error: Exception) -> Checked:
     """What is seen is judged and told though the run takes no notes: they lie aside, on this host; or nowhere at all."""
+    import socket
+
     what, where = (error.what, error.where) if isinstance(error, OpsError) else (str(error), "")
     summary = f"checks keep no notes with this run: {what}"
     evidence = (where, f"{socket.gethostname()} keeps them meanwhile: another host may tell the same once more")
