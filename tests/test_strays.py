@@ -116,7 +116,8 @@ def test_copies_of_the_trainers_checkpoints(tmp_path: Path, limit: int | None) -
 
 def test_copies_of_torchtitans_checkpoints(tmp_path: Path) -> None:
     for step in (5, 10):
-        dcp.save({"w": torch.rand(3)}, checkpoint_id=str(tmp_path / f"step-{step}"), no_dist=True)
+        state = {"w": torch.rand(3), "train_state": {"step": step}}
+        dcp.save(state, checkpoint_id=str(tmp_path / f"step-{step}"), no_dist=True)
     (tmp_path / "step-5.old").mkdir()
     shutil.copytree(tmp_path / "step-10", tmp_path / "my-step-10")
     found = seen(tmp_path)

@@ -61,6 +61,20 @@ def test_a_rewind_leaves_what_torchtitan_takes_for_the_last(trainings: Trained, 
     assert "step-12.old counts as step-12" in run.done("status")
 
 
+def test_the_weights_alone_are_no_checkpoint_to_resume_from(run: Training) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        checkpoint.save({"w": torch.ones(2)}, checkpoint_id=str(run.dir / "checkpoint" / "step-25"), no_dist=True)
+    found = json.loads(run.done("checkpoints", "--json"))["checkpoints"]
+    assert [(c["step"], c["complete"]) for c in found][-2:] == [(20, True), (25, False)]
+    assert "the weights alone" in run.m4ops("rewind", "--to", "25", "-y").err
+    (folder := run.dir / "checkpoint" / "step-30").mkdir()
+    (folder / "model.safetensors.index.json").write_text("{}")
+    assert "step-30, which holds the weights alone" in json.loads(run.done("status", "--json"))["pointer"]["problem"]
+    run.done("rewind", "--to", "20", "-y")
+    pointer = json.loads(run.done("status", "--json"))["pointer"]
+    assert (pointer["step"], pointer["problem"]) == (20, "")
+
+
 def test_a_fresh_optimizer_and_a_value_cut_off(run: Training) -> None:
     run.done("reset-optimizer", "-y")
     now = tensors(run, 20)
@@ -97,11 +111,13 @@ def test_a_count_keeps_its_width_where_nothing_can_grow(tmp_path: Path) -> None:
     with warnings.catch_warnings(action="ignore"):
         state = {"optimizer": optimizer.state_dict(), "lr_scheduler": schedule.state_dict()}
         checkpoint.save(state, checkpoint_id=str(tmp_path / "run" / "step-300"), no_dist=True)
-    run = Training("torchtitan", tmp_path)
+    run = Training("dcp", tmp_path)
     before = tree(run.dir)
     for step in (5, 300, 60000):
         run.done("shift-schedule", "--to-step", str(step), "-y")
-        assert {"by": "the scheduler", "step": step} in json.loads(run.done("inspect", "--json"))["steps"]
+        about = json.loads(run.done("inspect", "--json"))
+        assert about["layout"] == "dcp"  # torchtitan calls its folders so, but keeps a state of its own in them
+        assert {"by": "the scheduler", "step": step} in about["steps"]
     refused = run.m4ops("shift-schedule", "--to-step", "70000", "-y")
     assert (refused.code, "there is no room for it" in refused.err) == (1, True)
     for _ in range(3):

@@ -7,6 +7,7 @@ Source: pytorch `torch/distributed/checkpoint/metadata.py`, `filesystem.py`, `_n
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -44,6 +45,15 @@ def items(folder: Path) -> tuple[Item, ...]:
     except OSError as error:
         raise StateError(f"cannot be read: {error.strerror}", str(file)) from error
     return _items(file, (info.st_ino, info.st_size, info.st_mtime_ns))
+
+
+def mentions(folder: Path, key: str) -> bool:
+    """Whether the `.metadata` of a folder has this text, without reading what it says; False where it cannot be read."""
+    try:
+        with (folder / METADATA).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return data.find(key.encode()) >= 0
+    except (OSError, ValueError):
+        return False
 
 
 def flattened(folder: Path) -> bool:

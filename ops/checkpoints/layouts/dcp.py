@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ops.checkpoints import dcp
 from ops.checkpoints.folders import modified, names, numbered, size
+from ops.checkpoints.layouts import torchtitan
 from ops.checkpoints.torchfile import DISTRIBUTED
 from ops.model import Checkpoint, Layout, Pointer, Run, Unknown
 
@@ -21,14 +22,16 @@ LAYOUT = Layout(
     "torch.distributed.checkpoint",
     counts_saves=True,
 )
-NAME = re.compile(r"(?!step-\d+$|iter_\d+$|optimizer_\d+$|pytorch_model_fsdp_\d+$)(?:.*[^\d.])?(\d+)")
-"""torchtitan's, Megatron-LM's, and the two parts of FSDP's state within a checkpoint have layouts of their own."""
+NAME = re.compile(r"(?!iter_\d+$|optimizer_\d+$|pytorch_model_fsdp_\d+$)(?:.*[^\d.])?(\d+)")
+"""Megatron-LM's, and the two parts of FSDP's state within a checkpoint, have layouts of their own."""
 FOLDERS = ("checkpoint", "checkpoints")
 
 
 def mine(folder: Path, found: frozenset[str]) -> bool:
-    """A folder with a number at its end and a `.metadata` at its top, here or in `checkpoint/` or `checkpoints/`."""
-    return any(_any(place) for place in (folder, *(folder / name for name in FOLDERS if name in found)))
+    """A folder with a number at its end and a `.metadata` at its top, here or in `checkpoint/` or `checkpoints/`; no torchtitan's."""
+    return not torchtitan.mine(folder, found) and any(
+        _any(place) for place in (folder, *(folder / name for name in FOLDERS if name in found))
+    )
 
 
 def home(run_dir: Path) -> Path:

@@ -21,14 +21,22 @@ FOLDER = "checkpoint"
 """`checkpoint.folder` of its config, in `dump_folder`."""
 
 
+STATE = "train_state"
+"""What its trainer saves of itself (`trainer.py`): by this its folders are told from a `step-N` that a trainer of one's own saved."""
+WEIGHTS = "model.safetensors.index.json"
+_LOOKED_AT = 3
+"""Folders, the newest: of the last save of all the weights alone may have been kept (`last_save_model_only`)."""
+
+
 def mine(folder: Path, found: frozenset[str]) -> bool:
-    """A `step-N` with a `.metadata`, here or in `checkpoint/`."""
-    return _any(folder, found) or (FOLDER in found and _any(folder / FOLDER, names(folder / FOLDER)))
+    """A `step-N` with torchtitan's own state in its `.metadata`, here or in `checkpoint/`."""
+    places = (folder, *((folder / FOLDER,) if FOLDER in found else ()))
+    return any(dcp.mentions(path, STATE) for place in places for path in _saved(place)[:_LOOKED_AT])
 
 
 def home(run_dir: Path) -> Path:
     """`checkpoint/`, or the folder itself where the steps lie in it."""
-    return run_dir if _any(run_dir, names(run_dir)) else run_dir / FOLDER
+    return run_dir if _saved(run_dir) else run_dir / FOLDER
 
 
 def pointer(run: Run) -> Pointer | Unknown:
@@ -40,12 +48,16 @@ def pointer(run: Run) -> Pointer | Unknown:
         for name in sorted(numbers)
         if not NAME.fullmatch(name)
     )
-    found = [(number, name) for name, number in numbers.items() if (folder / name / dcp.METADATA).is_file()]
+    found = [(number, name) for name, number in numbers.items() if _counts(folder / name)]
     step, name = max(found, default=(None, ""))
     if step is None:
         return Pointer("", None, "missing", "highest", strays=strays)
     there = (folder / f"step-{step}" / dcp.METADATA).is_file()
     problem = "" if there else f"{name} counts as step-{step}, which is not there"
+    if not there and (folder / f"step-{step}" / WEIGHTS).is_file():
+        problem = (
+            f"{name} counts as step-{step}, which holds the weights alone (last_save_in_hf): its load ends the job"
+        )
     odd = tuple(folder / name for _, name in sorted(found) if not NAME.fullmatch(name))
     return Pointer(name, step, problem, "highest", obstacles=odd, strays=strays)
 
@@ -65,15 +77,22 @@ def said(checkpoint: Path) -> tuple[tuple[str, int], ...]:
     return ()
 
 
-def _any(folder: Path, found: frozenset[str]) -> bool:
-    return any(NAME.fullmatch(name) and (folder / name / dcp.METADATA).is_file() for name in found)
+def _counts(folder: Path) -> bool:
+    """Whether the framework takes a folder for a checkpoint."""
+    return any((folder / name).is_file() for name in (dcp.METADATA, WEIGHTS))
+
+
+def _saved(folder: Path) -> list[Path]:
+    """Every `step-N` with a `.metadata`, the newest first."""
+    found = sorted(((int(m[1]), name) for name in names(folder) if (m := NAME.fullmatch(name))), reverse=True)
+    return [folder / name for _, name in found if (folder / name / dcp.METADATA).is_file()]
 
 
 def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
     return Checkpoint(
         step=step,
         path=path,
-        problems=tuple(dcp.save_problems(path, deep)),
+        problems=tuple(dcp.save_problems(path, deep)) or (_weights_alone(step, path) if deep else ()),
         saved=modified(path / dcp.METADATA),
         size=size(path) if deep else None,
         infos=None,
@@ -81,6 +100,13 @@ def _checkpoint(step: int, path: Path, deep: bool) -> Checkpoint:
         layout=LAYOUT.name,
         lr_elsewhere=_elsewhere(path) if deep else "",
     )
+
+
+def _weights_alone(step: int, path: Path) -> tuple[str, ...]:
+    """Of step 0 a resume loads no more than the weights."""
+    if not step or dcp.mentions(path, STATE) or dcp.mentions(path, "optim"):
+        return ()
+    return ("it holds the weights alone (last_save_model_only): no training goes on from it",)
 
 
 def _elsewhere(path: Path) -> str:
