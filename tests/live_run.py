@@ -132,8 +132,11 @@ class LiveRun:
         self.sees(lambda: self.steps >= now + more)
 
     def sees(self, condition: Any, limit: float = LIMIT) -> None:
-        """Wait until it holds; what the queue and the log say when it does not."""
-        assert until(condition, limit, 0.05), f"{self._queue()}\n{self.log[-2000:]}"
+        """Wait until it holds; what the queue, the log and the jobs' own outputs say when it does not."""
+        assert until(condition, limit, 0.05), f"{self._queue()}\n{self.log[-2000:]}\n{self._outputs()}"
+
+    def _outputs(self) -> str:
+        return "\n".join(f"{p.name}: {p.read_text()[-1000:]}" for p in self.cluster.jobs.glob(f"**/*{self.name}*.out"))
 
     def _queue(self) -> str:
         return subprocess.run(["squeue"], env=self.cluster.env, capture_output=True, text=True, timeout=30).stdout

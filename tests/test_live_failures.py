@@ -28,7 +28,7 @@ def findings(run: LiveRun) -> dict[str, dict[str, str]]:
 # --- what ends a job ----------------------------------------------------------------------------------------
 
 
-def test_what_ends_jobs_of_a_chain_is_told_and_is_no_alarm(slurm_lab: Callable[..., Cluster]) -> None:
+def test_what_ends_jobs_of_a_chain_is_told_and_is_no_alarm(trained: Path, slurm_lab: Callable[..., Cluster]) -> None:
     """Five runs at once: two meet their time limit, one of them warned of it; two give way to an urgent job; one loses the
     node of its batch script, of which its log says nothing.
 
@@ -38,6 +38,7 @@ def test_what_ends_jobs_of_a_chain_is_told_and_is_no_alarm(slurm_lab: Callable[.
     names = ("tr_limit", "tr_warned", "tr_requeued", "tr_cancelled", "tr_headless")
     limit, warned, requeued, cancelled, headless = (LiveRun(cluster, name).make() for name in names)
     job = limit.train("-wn1", "--time=1")
+    warned.adopt(trained)
     words = ("submit", "-y", "--", "-wn2", "--time=10", "--signal=B:USR1@120")
     command = f"bash {TRAINER}"
     with warned.start(*words, TRAIN_CMD=command) as submitted:
@@ -79,7 +80,7 @@ def test_what_ends_jobs_of_a_chain_is_told_and_is_no_alarm(slurm_lab: Callable[.
     warned.sees(lambda: warned.told(own, "Restarts") == "1", limit=60)
     assert warned.log.index("the save switch is set") < warned.log.index("** Saving finished")
     assert "could not" not in warned.log
-    warned.sees(lambda: f"Resuming from {warned.dir}/opt_step-" in warned.log)
+    warned.sees(lambda: warned.log.count(f"Resuming from {warned.dir}/opt_step-") == 2)
     assert warned.m4ops("check").code == 0
 
 
