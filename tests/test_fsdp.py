@@ -1,6 +1,7 @@
 """FSDP's state as Accelerate and HF Trainer save it, sharded and whole, by three real ranks (tests/fsdp_trainers.py)."""
 
 import json
+import shutil
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ def test_fsdps_state_is_known_changed_and_resumed_from(trainings: Trained, tmp_p
     for kind in KINDS:
         it_is_shown(trainings.by(kind)[0].copied(tmp_path / kind))
     the_weights_come_out_the_same_sharded_and_whole(trainings, tmp_path)
+    a_file_of_another_save_is_seen(Training("hf_trainer-fsdp2", tmp_path / "hf_trainer-fsdp2"))
     resumed_as_promised("fsdp_trainers.py", trainings, tmp_path)
 
 
@@ -31,6 +33,26 @@ def it_is_shown(run: Training) -> None:
     labels = {site["label"] for site in about["lr"]}
     assert {f"optimizer.param_groups[{n}].{name}" for n in (0, 1) for name in ("lr", "initial_lr")} <= labels
     assert run.done("verify-checkpoint", "--deep", run.called(10)).count("sound to the last byte") == 1
+
+
+def a_file_of_another_save_is_seen(run: Training) -> None:
+    """The other save is there, or it is gone: then the optimizer's steps tell."""
+    before, after = run.dir / "checkpoint-5", run.dir / "checkpoint-10"
+    for rank, name in enumerate(("optimizer_0/__0_0.distcp", "optimizer_0/__1_0.distcp", "optimizer_0/__2_0.distcp")):
+        kept = (after / name).read_bytes()
+        shutil.copyfile(before / name, after / name)
+        refused = run.m4ops("rewind", "--to", "10", "-y")
+        assert f"{name}: holds the very same tensors as that of checkpoint-5" in " ".join(refused.err.split())
+        before.rename(run.root / "aside")
+        said = run.m4ops("verify-checkpoint", "10")
+        assert (said.code, f"5 in __{rank}_0.distcp" in " ".join(said.out.split())) == (1, True)
+        (run.root / "aside").rename(before)
+        (after / name).write_bytes(kept)
+    weights = "pytorch_model_fsdp_0/__1_0.distcp"
+    shutil.copy2(before / weights, after / weights)
+    said = " ".join(run.m4ops("verify-checkpoint", "10").out.split())
+    assert f"{weights}: holds the very same tensors as that of checkpoint-5" in said
+    assert f"{weights}: was written before checkpoint-5 was saved" in said
 
 
 def the_weights_come_out_the_same_sharded_and_whole(trainings: Trained, tmp_path: Path) -> None:
