@@ -18,6 +18,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 from trainings import Trained, Training
 
+from ops.executor import files
+
 
 @pytest.fixture
 def run(trainings: Trained, tmp_path: Path) -> Training:
@@ -101,7 +103,12 @@ def test_only_the_lr_is_another(run: Training) -> None:
     assert all(torch.equal(value, now[key]) for key, value in was.items())
 
 
-def test_a_count_keeps_its_width_where_nothing_can_grow(tmp_path: Path) -> None:
+@pytest.mark.parametrize("small", [1 << 20, 0])
+def test_a_count_grows_in_the_room_that_its_value_has(
+    small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a file that is made anew, and in one of a size that is written in its place."""
+    monkeypatch.setattr(files, "SMALL", small)
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.AdamW([weight])
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
@@ -113,14 +120,17 @@ def test_a_count_keeps_its_width_where_nothing_can_grow(tmp_path: Path) -> None:
         checkpoint.save(state, checkpoint_id=str(tmp_path / "run" / "step-300"), no_dist=True)
     run = Training("dcp", tmp_path)
     before = tree(run.dir)
-    for step in (5, 300, 60000):
+    for step in (5, 70000, 300, 60000):
         run.done("shift-schedule", "--to-step", str(step), "-y")
         about = json.loads(run.done("inspect", "--json"))
         assert about["layout"] == "dcp"  # torchtitan calls its folders so, but keeps a state of its own in them
         assert {"by": "the scheduler", "step": step} in about["steps"]
-    refused = run.m4ops("shift-schedule", "--to-step", "70000", "-y")
-    assert (refused.code, "there is no room for it" in refused.err) == (1, True)
-    for _ in range(3):
+        assert run.m4ops("verify-checkpoint", "--deep").code == 0
+        with warnings.catch_warnings(action="ignore"):
+            loaded = _load_state_dict_from_keys(checkpoint_id=str(run.dir / "step-300"))
+        assert loaded["lr_scheduler"]["last_epoch"] == step
+        assert loaded["lr_scheduler"]["_step_count"] == step + 1
+    for _ in range(4):
         run.done("undo", "-y")
     assert tree(run.dir) == before
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from ops.checkpoints import append
 from ops.checkpoints.opcodes import FORMATS, LINES, LONGEST_LINE, encoded, opcode_end, packed, unpacked
-from ops.checkpoints.patch import Splice, rebuilt_bytes, with_crc
+from ops.checkpoints.patch import Splice, rebuilt_bytes, replaced, with_crc
+from ops.checkpoints.refit import refitted
 from ops.checkpoints.statefile import read
 from ops.checkpoints.symbols import Call, Float, Int
 from ops.checkpoints.torchfile import (
@@ -140,6 +141,8 @@ def edit(path: Path, edits: Edits) -> tuple[Splice, ...]:
     cannot be an LR; NotSameLength if a value does not fit where the old one stands.
     """
     file, changes = changes_of(path, edits)
+    if file.many:
+        return refitted(file, changes)
     longer = next((c for c in changes if len(c.old) != len(c.new)), None)
     if longer:
         raise NotSameLength(
@@ -179,7 +182,12 @@ def rebuilt(path: Path, edits: Edits) -> bytes:
     Rebuilding with the reverse edits (sites of the kind they had) gives the original bytes.
     """
     file, changes = changes_of(path, edits)
-    return rebuilt_bytes(file, changes)
+    if not file.many:
+        return rebuilt_bytes(file, changes)
+    raw = path.read_bytes()
+    for splice in refitted(file, changes):
+        raw = replaced(raw, splice)
+    return raw
 
 
 def as_stored(kind: str, value: float) -> float:
@@ -196,7 +204,7 @@ def changes_of(path: Path, edits: Edits) -> tuple[TorchFile, tuple[Splice, ...]]
         for site, value in edits:
             if site.label not in now:
                 raise ValueError(f"holds no LR {site.label}")
-            splice = _change(fd, now[site.label], site, value, keep=file.many)
+            splice = _change(fd, now[site.label], site, value)
             if splice.old != splice.new:
                 found.append(splice)
     return file, tuple(found)
@@ -357,14 +365,14 @@ def _place(file: TorchFile, label: str, node: Any) -> tuple[str, int, float]:
 # -- changing --------------------------------------------------------------------------------------------
 
 
-def _change(fd: int, now: LrSite, site: LrSite, value: float, keep: bool = False) -> Splice:
-    """Raises ValueError when the site no longer holds its value, or the new one is none; `keep`: counts keep their width."""
+def _change(fd: int, now: LrSite, site: LrSite, value: float) -> Splice:
+    """Raises ValueError when the site no longer holds its value, or the new one is none."""
     for number in (site.value, value):
         if not math.isfinite(number) or (number < 0 and site.label.rpartition(".")[2] not in COUNTERS):
             raise ValueError(f"{number} is no learning rate ({site.label})")
     kind = site.kind if {site.kind, now.kind} <= {"int", "float64"} else now.kind
     old = _old_bytes(fd, now)
-    if site.value != now.value and encoded(kind, site.value, old, keep) != old:
+    if site.value != now.value and encoded(kind, site.value, old) != old:
         raise ValueError(f"{site.label} is {now.value:g}, not {site.value:g} as it was when this was planned")
     if old[:1] in LINES and encoded(now.kind, now.value, old) != old:
         raise StateError(
@@ -372,7 +380,7 @@ def _change(fd: int, now: LrSite, site: LrSite, value: float, keep: bool = False
             now.file,
             "let Python write it anew: pickle.load, then pickle.dump",
         )
-    return Splice(now.offset, old, old if value == now.value else encoded(kind, value, old, keep))
+    return Splice(now.offset, old, old if value == now.value else encoded(kind, value, old))
 
 
 def _old_bytes(fd: int, site: LrSite) -> bytes:

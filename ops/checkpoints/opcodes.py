@@ -34,17 +34,17 @@ def opcode_end(data: bytes) -> int:
     raise ValueError(f"opcode {code!r} holds no value")
 
 
-def encoded(kind: str, value: float, old: bytes, keep: bool = False) -> bytes:
+def encoded(kind: str, value: float, old: bytes) -> bytes:
     """The bytes of a site of that kind that hold `value`: of the opcode and width of `old` where it fits.
 
-    A count takes the shortest opcode, as pickle writes it, unless its width is to be kept.
+    A count takes the shortest opcode, as pickle writes it.
     """
     if kind.startswith("tensor-"):
         return packed(kind, value)
     if kind.startswith("numpy-"):
         return _blob(old[:1], packed(kind, value))
     if kind in ("int", "count") and value == int(value):
-        return _int(int(value), old[:1] if kind == "int" or keep or old[:1] in LINES else b"")
+        return _int(int(value), old[:1] if kind == "int" or old[:1] in LINES else b"")
     return b"F%r\n" % float(value) if old[:1] in LINES else b"G" + pack(">d", value)
 
 

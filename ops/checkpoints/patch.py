@@ -86,32 +86,17 @@ def rebuilt_bytes(file: TorchFile, changes: Iterable[Splice]) -> bytes:
             "choose a value that fits (an integer for an integer)",
         )
     at, end = file.pickle
-    if file.many:
-        return _many(raw, file, tuple(changes))
     inside = [s for s in changes if at <= s.offset < end]
     for splice in (s for s in changes if s not in inside):
-        raw = _replaced(raw, splice)
+        raw = replaced(raw, splice)
     pickle = respliced(raw[at:end], at, inside, file.frames)
     if file.directory is None:
         return raw[:at] + pickle + raw[end:]
     with opened(file.path) as fd:
-        return _rezipped(fd, raw, file, pickle)
+        return rezipped(fd, raw, file, pickle)
 
 
 # -- the parts of a rebuilt file -------------------------------------------------------------------------
-
-
-def _many(raw: bytes, file: TorchFile, changes: tuple[Splice, ...]) -> bytes:
-    """A file of many values, each of which stays where it is."""
-    if any(len(s.old) != len(s.new) for s in changes):
-        raise StateError(
-            "a number that takes more bytes than the old one: in a distributed file there is no room for it",
-            str(file.path),
-            "a whole number below 256 fits where one below 256 stands, below 65536 where one below that",
-        )
-    for splice in with_crc(file, changes):
-        raw = _replaced(raw, splice)
-    return raw
 
 
 def respliced(pickle: bytes, base: int, changes: list[Splice], frames: Iterable[int]) -> bytes:
@@ -123,18 +108,19 @@ def respliced(pickle: bytes, base: int, changes: list[Splice], frames: Iterable[
         grown = sum(len(s.new) - len(s.old) for s in changes if frame < s.offset < stop)
         sized.append(Splice(frame + 1, length, (stop - frame - 9 + grown).to_bytes(8, "little")))
     for splice in sorted([*changes, *sized], key=lambda s: -s.offset):
-        pickle = _replaced(pickle, Splice(splice.offset - base, splice.old, splice.new))
+        pickle = replaced(pickle, Splice(splice.offset - base, splice.old, splice.new))
     return pickle
 
 
-def _replaced(data: bytes, splice: Splice) -> bytes:
+def replaced(data: bytes, splice: Splice) -> bytes:
+    """The data with these bytes changed. ValueError when they are not the old ones."""
     stop = splice.offset + len(splice.old)
     if data[splice.offset : stop] != splice.old:
         raise ValueError(f"byte {splice.offset} changed while it was read")
     return data[: splice.offset] + splice.new + data[stop:]
 
 
-def _rezipped(fd: int, raw: bytes, file: TorchFile, pickle: bytes) -> bytes:
+def rezipped(fd: int, raw: bytes, file: TorchFile, pickle: bytes) -> bytes:
     """All records again, one after the other, aligned as torch aligns them, and the directory after them."""
     directory, out = file.directory, b""
     assert directory is not None
