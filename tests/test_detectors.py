@@ -123,6 +123,22 @@ def test_a_quantised_loss_raises_no_alarm(seed: int) -> None:
     assert set(over_time(series([1.7031] * 400 + [1.7109] * 3 + [1.7031] * 100))) == {""}
 
 
+def test_one_unit_of_rounding_is_no_rise() -> None:
+    """A loss in bf16 moves by 0.6 % at 1.24: a shift of 0.4 % shows as one unit, or none."""
+    draw = random.Random(0)
+    losses = [draw.gauss(1.2425 if row < 700 else 1.2475, 0.004) for row in range(1000)]
+    assert set(over_time(series(map(bf16, losses)))) == {""}
+
+
+def test_a_rise_that_became_the_level_is_told_once() -> None:
+    draw = random.Random(0)
+    losses = [draw.gauss(1.2425 if row < 500 else 1.275, 0.004) for row in range(1500)]
+    said = over_time(series(losses))
+    assert said[505] == "loss-spike"
+    assert said[540] == "loss-divergence"
+    assert set(said[said.index("", 540) :]) == {""}
+
+
 @pytest.mark.parametrize("level", [0.002, -0.4])
 def test_losses_near_zero_and_below_are_judged_by_their_noise(level: float) -> None:
     draw = random.Random(5)

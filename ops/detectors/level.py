@@ -8,6 +8,7 @@ enters the statistics clipped, so that a second rise is measured as the first wa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -21,6 +22,8 @@ LAG = 10
 """Values until one counts as noise: else a rise would widen its own bounds."""
 ENOUGH = 8
 """Values of either without which nothing is judged."""
+GRAINS = 2.5
+"""Units of what a series is rounded to: a jump of fewer may be the rounding's (a loss in bf16 moves by 0.4 to 0.8 %)."""
 
 
 class Rule(Struct, frozen=True):
@@ -76,7 +79,9 @@ class Level:
         rule, tail = self.rule, self.noise.quantile(0.99)
         # The steep fall of a run's first losses is no noise: the latest values know better.
         sigma = min(sigma_of(self.noise), sigma_of(self.latest))
-        bound = max(rule.sigma * sigma, rule.tail * tail, rule.share * abs(level), rule.least)
+        bound = max(
+            rule.sigma * sigma, rule.tail * tail, rule.share * abs(level), rule.least, GRAINS * grain(self.near)
+        )
         far = max(rule.far_sigma * sigma, rule.far_tail * tail, rule.far_share * abs(level), rule.far_least)
         return min(bound, rule.most), min(far, rule.most)
 
@@ -114,6 +119,12 @@ class Level:
         """Forget what is short: after a resume the data is in another order."""
         self.near.clear()
         self.flags, self.waiting = [], []
+
+
+def grain(values: Window) -> float:
+    """What a series is rounded to: the least step between values that come again. 0 where none do: it is not."""
+    again = sorted({a for a, b in pairwise(values.sorted) if a == b})
+    return min((b - a for a, b in pairwise(again)), default=0.0)
 
 
 def sigma_of(noise: Window) -> float:

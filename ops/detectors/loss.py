@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from ops.detectors.datasets import Datasets
 from ops.detectors.episode import FEW, Episode
 from ops.detectors.evidence import State, answered, ladder, where
-from ops.detectors.level import ENOUGH, NEAR, NOISE, Level, Rule, sigma_of
+from ops.detectors.level import ENOUGH, NEAR, NOISE, Level, Rule, grain, sigma_of
 from ops.detectors.window import Window
 from ops.model import Finding, LogEvent, Sample, Severity, Snapshot
 from ops.pace import stepped_back
@@ -40,6 +40,8 @@ SETTLED = 0.05
 """A lasting shift below this share of the level is taken as the new level after `NOISE` rows."""
 CREEP = 0.006
 """A slow rise of a smaller share of the level is none."""
+SLOW_GRAINS = 1.5
+"""Units of what the losses are rounded to: a median that moves by one of them may have moved by next to nothing."""
 CREEPS = "loss-creep:"
 """The key of what the slow tests see: a jump meanwhile is a finding of its own."""
 RULE = Rule()
@@ -159,6 +161,7 @@ def _decide(memory: Losses, episode: Episode) -> None:
     if _settled(episode):
         memory.fast, memory.level.flags = None, []
         memory.level.near.clear()
+        _forget_past(memory)
 
 
 def _settled(episode: Episode) -> bool:
@@ -226,9 +229,15 @@ def _follow_slow(memory: Losses, episode: Episode, sample: Sample) -> None:
         memory.slow = memory.lowest = None
         memory.slow_rows.clear()
     if settled:
-        memory.past.clear()
-        memory.past_steps.clear()
-        memory.fresh = []
+        _forget_past(memory)
+
+
+def _forget_past(memory: Losses) -> None:
+    """A rise stayed and is the level now: what was below it is no measure any more."""
+    memory.past.clear()
+    memory.past_steps.clear()
+    memory.slow_rows.clear()
+    memory.fresh, memory.lowest = [], None
 
 
 def _over_past(memory: Losses, sample: Sample) -> Episode | None:
@@ -247,7 +256,8 @@ def _over_past(memory: Losses, sample: Sample) -> Episode | None:
     least = max(CREEP * abs(usual), RULE.least)
     if now - usual <= least:  # mostly: the noise need not be known
         return None
-    bound = max(6 * 1.2533 * sigma_of(memory.level.noise) / sqrt(SLOW), least)
+    rounded = SLOW_GRAINS * grain(memory.slow_rows)
+    bound = max(6 * 1.2533 * sigma_of(memory.level.noise) / sqrt(SLOW), least, rounded)
     if now - usual <= bound:
         return None
     newest_first = [value for _, value in reversed(memory.fresh)]
