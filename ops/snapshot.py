@@ -13,21 +13,23 @@ from msgspec.structs import replace
 
 from ops import disk, evals, journal, slurm, started
 from ops.checkpoints import layouts
-from ops.model import DISCARDED, M4, Checkpoint, Job, LogView, Run, Snapshot, Unknown
+from ops.model import DISCARDED, LOOK, M4, Checkpoint, Job, LogView, Run, Snapshot, Unknown
 from ops.shell import Shell
 
 if TYPE_CHECKING:
     from ops.placement import NodeState
 
 T = TypeVar("T")
+BRIEF = LOOK // 8
+"""How many bytes of a log's end are enough for most plans."""
 NO_LOG = Unknown("no log found: neither logs/main_log.txt nor logs/*.out")
 
 
-def read(run: Run, shell: Shell, now: float, whole_log: bool = False) -> Snapshot:
-    """One picture of the run. `whole_log`: all samples, not the newest alone."""
+def read(run: Run, shell: Shell, now: float, log: int | None = LOOK) -> Snapshot:
+    """One picture of the run, with so many bytes of its log's end, or all of it (None)."""
     queued = jobs(run, shell)
     seen = beside_log(run, now, queued)
-    return replace(seen, log=_log(seen, None if whole_log else 1), nodes=_nodes(queued, shell))
+    return replace(seen, log=_log(seen, log), nodes=_nodes(queued, shell))
 
 
 def beside_log(run: Run, now: float, queued: tuple[Job, ...] | Unknown) -> Snapshot:
@@ -59,17 +61,17 @@ def _switch(run: Run) -> bool | Unknown:
     return Unknown("no kill switch is known") if run.layout == M4 else False
 
 
-def further_back(snapshot: Snapshot, times: int) -> Snapshot:
-    """The snapshot with so many times as much of its log's end as a look reads."""
-    return replace(snapshot, log=_log(snapshot, times))
+def further_back(snapshot: Snapshot, size: int) -> Snapshot:
+    """The snapshot with so many bytes of its log's end."""
+    return replace(snapshot, log=_log(snapshot, size))
 
 
 def back_to(snapshot: Snapshot, offset: int) -> Snapshot:
     """The snapshot with its log from a byte on, or from further back."""
-    times = 1
+    size = LOOK
     while isinstance(snapshot.log, LogView) and snapshot.log.begin > offset:
-        times *= 8
-        snapshot = further_back(snapshot, times)
+        size *= 8
+        snapshot = further_back(snapshot, size)
     return snapshot
 
 
@@ -138,12 +140,14 @@ def _nodes(queued: tuple[Job, ...] | Unknown, shell: Shell) -> tuple[NodeState, 
     return nodes.for_waiting(queued, shell)
 
 
-def _log(seen: Snapshot, times: int | None) -> LogView | Unknown:
+def _log(seen: Snapshot, size: int | None) -> LogView | Unknown:
     log: LogView | Unknown = NO_LOG
     if seen.run.log:
-        from ops.logs import rotated, tail
+        from ops.logs import rotated
 
-        log = rotated.read(seen.run.log, times and times * tail.BYTES, seen.run.progress)
+        log = rotated.read(seen.run.log, size, seen.run.progress)
+        if isinstance(log, LogView) and size is not None and size < LOOK:
+            return replace(log, brief=True)
     return with_kept(seen, log)
 
 

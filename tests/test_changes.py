@@ -13,7 +13,9 @@ import torch
 from fake_slurm import FakeSlurm, Row
 from runs import Run, changed
 
+from ops import snapshot
 from ops.executor import files
+from ops.model import LOOK
 
 EVALS = "evals/results/tr_other_evaluations.jsonl"
 ARCHIVE = "evals/results/tr_other_evaluations_archive_exp_{}.jsonl"
@@ -96,6 +98,36 @@ def test_a_promise_is_found_however_far_back_the_log_tells_it(run: Run, step: in
     noise = "n1: shard 7 ready\n" * 2_000
     log.write_text("".join(line + noise for line in log.read_text().splitlines(keepends=True)))
     assert promise() == told
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["it went on", "and said much", "said much before", "a branch went on, the next one ended there", "two went on"],
+)
+def test_a_brief_look_at_the_log_plans_what_a_look_does(run: Run, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+    log = run.dir / "logs" / "main_log.txt"
+    line = "iteration: {0:>9}/40 50% | elapsed time: 00:{1:02}:{2:02} | per_token_loss: 2.1 | lr: 1.000E-03 |\n"
+    slower = [line.format(step, *divmod(step * step, 60)) for step in range(1, 41)]  # every second counts
+    rows, noise = "".join(slower), "n1: shard 7 ready\n" * (2 * snapshot.BRIEF // 18)
+    told = {
+        "it went on": rows,
+        "and said much": rows + noise,
+        "said much before": "".join([*slower[:18], noise, *slower[18:24]]),
+        "a branch went on, the next one ended there": "".join([rows, noise, *slower[:20]]),
+        "two went on": "".join([rows, noise, *slower[:30]]),
+    }
+    log.write_text(told[shape])
+    run.slurm.rows = [Row()]
+
+    def plans() -> Iterator[dict[str, Any]]:
+        for words in (("scale-lr", "0.5", "--at", "20"), ("rewind", "--to", "20", "--scale-lr", "0.5")):
+            run.done(*words, "--restart", "-n", "--out", str(run.root / "plan.json"))
+            yield {**json.loads((run.root / "plan.json").read_text()), "created": 0}
+
+    briefly = list(plans())
+    assert briefly[1]["cost"]["node_hours"]
+    monkeypatch.setattr(snapshot, "BRIEF", LOOK)
+    assert list(plans()) == briefly
 
 
 @pytest.mark.parametrize("options", [("--scale-lr", "0.5"), ("--set-lr", "1e-4")])

@@ -60,7 +60,8 @@ def parking(command: Any) -> Any:
 
 def plan(wish: Wish, run: Run, command: str) -> Plan:
     """The plan of a wish for the run as it is now. Raises Refused, BadInput."""
-    seen = session.look(run)
+    size = snapshot.BRIEF
+    seen = session.look(run, size)
     settled = wish.resolved(seen)
     seen = snapshot.inspected(seen, settled.inspects(seen), settled.resets)
     if settled.asks_nodes:
@@ -68,13 +69,12 @@ def plan(wish: Wish, run: Run, command: str) -> Plan:
 
         shell = slurm.on(run.cluster, session.scheduler())
         seen = replace(seen, placement=nodes.placement(run.dir, seen.jobs, shell))
-    times = 1
     while True:
         try:
             return plan_for(settled, seen, command)
         except Earlier:
-            times *= 8
-            seen = snapshot.further_back(seen, times)
+            size *= 8
+            seen = snapshot.further_back(seen, size)
 
 
 def carry_out(ctx: click.Context, wish: Wish, dry_run: bool, yes: bool, out: Path | None) -> Plan:

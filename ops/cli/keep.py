@@ -12,7 +12,7 @@ import click
 from ops.cli import session
 from ops.cli.session import json_option
 from ops.errors import BadInput, Refused, Unreachable
-from ops.model import Change, Run, Severity, Snapshot, Unknown
+from ops.model import LOOK, Change, Run, Severity, Snapshot, Unknown
 
 if TYPE_CHECKING:
     from ops.plan import Plan
@@ -148,7 +148,7 @@ def verify(ctx: click.Context, change: str | None, wait: float, as_json: bool) -
     run, _ = session.find(ctx)
     end = time.time() + wait
     while True:
-        seen = snapshot.further_back(snapshot.beside_log(run, time.time(), Unknown("not asked")), 1)
+        seen = snapshot.further_back(snapshot.beside_log(run, time.time(), Unknown("not asked")), LOOK)
         found = _promised(seen, change)
         seen = snapshot.back_to(seen, found.log_offset or 0)
         checks = checks_of(seen, found)

@@ -147,7 +147,7 @@ def _with_copies(seen: Snapshot) -> Snapshot:
 def plot(ctx: click.Context, as_json: bool, field: str, height: int) -> None:
     """The loss in the terminal, discarded branches shown as such."""
     run, _ = session.find(ctx)
-    log = session.look(run, whole_log=True, recent=True).log
+    log = session.look(run, log=None, recent=True).log
     if not isinstance(log, LogView):
         raise OpsError(f"the log is UNKNOWN: {log.reason}", str(run.dir), "m4ops status")
     if as_json:

@@ -16,7 +16,7 @@ import click
 from ops import discovery, recent, shell, slurm, snapshot
 from ops.config import Config
 from ops.errors import BadInput, Refused, RunNotFound
-from ops.model import OPS_DIR, Finding, LogView, Run, Snapshot
+from ops.model import LOOK, OPS_DIR, Finding, LogView, Run, Snapshot
 from ops.shell import Answer, Shell, Submitter
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ def lately() -> Shell:
     return recent.kept(scheduler())
 
 
-def look(run: Run, whole_log: bool = False, recent: bool = False) -> Snapshot:
-    """One picture of the run, now. `recent`: its queue may be a few seconds old."""
+def look(run: Run, log: int | None = LOOK, recent: bool = False) -> Snapshot:
+    """One picture of the run, now, with so many bytes of its log's end. `recent`: its queue may be a few seconds old."""
     shell = slurm.on(run.cluster, lately() if recent else scheduler())
-    return snapshot.read(run, shell, time.time(), whole_log)
+    return snapshot.read(run, shell, time.time(), log)
 
 
 def mine(run: Run) -> bool:

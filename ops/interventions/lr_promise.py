@@ -19,19 +19,23 @@ def scale_promise(snapshot: Snapshot, checkpoint: Checkpoint, now: float | None,
     An earlier change that no training has followed yet promised those LRs already; then its promise is scaled. Where no
     branch beyond the checkpoint fits the LR it holds, that LR stands for it, with room for the schedule's slope.
 
-    Raises Earlier where training went on from the checkpoint, and the log was not read from there on.
+    Raises Earlier where training went on from the checkpoint, and the log was not read from there on; or where a brief
+    part of it tells of no such branch.
     """
     step, log = checkpoint.step, snapshot.log
     samples = [s for s in log.samples if s.lr is not None] if isinstance(log, LogView) else []
+    brief = isinstance(log, LogView) and log.brief
+    if brief and not samples:
+        raise Earlier
     earlier = _untested(snapshot, step, samples[-1].offset if samples else -1)
     if earlier is not None:
         return replace(earlier, lr=tuple((s, lr * factor) for s, lr in earlier.lr), wandb_new=None, wandb_id="")
-    begin = max(0, log.begin) if isinstance(log, LogView) else 0
+    whole = not isinstance(log, LogView) or (log.begin <= 0 and not log.brief)
     for branch in reversed(_beyond(samples, step)):
-        if (branch[0][0] <= step or not begin) and (now is None or _fits(branch, step, now)):
+        if (branch[0][0] <= step or whole) and (now is None or _fits(branch, step, now)):
             points = tuple((s, lr * factor) for s, lr in branch if s > step)
             return Expectation(resume_step=step, lr=points[:EXPECTED_POINTS])
-    if begin and (not samples or samples[-1].step > step):
+    if brief or (not whole and (not samples or samples[-1].step > step)):
         raise Earlier
     if now is None:
         return Expectation(resume_step=step)

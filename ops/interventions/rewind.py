@@ -10,9 +10,10 @@ from ops.actions import LONG, Action, Copy, Folder, Link, Move, PatchState, Rewr
 from ops.errors import BadInput, Refused
 from ops.interventions import evaluations, forecast, optimizer, parking, targets, wandb_run
 from ops.interventions import learning_rate as lr
+from ops.interventions.lr_promise import Earlier
 from ops.interventions.wish import Edit
 from ops.model import DISCARDED, Checkpoint, Evals, Expectation, LogView, Pointer, Sign, Snapshot, Unknown
-from ops.pace import seconds_per_step
+from ops.pace import WINDOW, seconds_per_step
 from ops.plan import Cost
 
 
@@ -168,10 +169,15 @@ def trimmed(snapshot: Snapshot, step: int) -> tuple[Action, ...]:
 
 
 def discarded_work(snapshot: Snapshot, step: int) -> Cost:
-    """Steps beyond `step` that are thrown away, and their node-hours where the log and the queue tell them."""
+    """Steps beyond `step` that are thrown away, and their node-hours where the log and the queue tell them.
+
+    Raises Earlier where a brief part of the log has not all points of the present pace.
+    """
     if snapshot.run.layout.counts_saves:
         return Cost()
     log = snapshot.log
+    if isinstance(log, LogView) and log.brief and len(log.samples) < WINDOW:
+        raise Earlier
     reached = max((c.step for c in snapshot.checkpoints or ()), default=step)
     if not isinstance(log, LogView) or not log.samples:
         return Cost(max(0, reached - step) or None)

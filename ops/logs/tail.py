@@ -8,10 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ops.model import LogEvent, LogView, Sample
+from ops.model import LOOK, LogEvent, LogView, Sample
 
-BYTES = 1 << 18
-"""How much of a log's end is kept, and is read by a look at a log of which nothing is kept."""
 MOST = 1000
 """Samples of it, and events of it, that are kept."""
 _SAMPLE = ("step", "loss", "lr", "line", "offset", "time", "elapsed", "total", "grad_norm")
@@ -19,13 +17,13 @@ _EVENT = ("kind", "line", "offset", "text", "value", "node", "rank", "job")
 
 
 def joined(before: LogView | None, new: LogView) -> LogView:
-    """The log's end, `new` being what was read after `before`."""
-    if before and new.begin > new.size - BYTES:
+    """The log's end, as much as a look reads: `new` is what was read after `before`."""
+    if before and new.begin > new.size - LOOK:
         samples, events, begin = before.samples + new.samples, before.events + new.events, before.begin
     else:
         samples, events, begin = new.samples, new.events, new.begin
     cut = [found[-MOST].offset for found in (samples, events) if len(found) > MOST]
-    begin = max(begin, new.size - BYTES, *cut)
+    begin = max(begin, new.size - LOOK, *cut)
     samples = tuple(s for s in samples if s.offset >= begin)
     events = tuple(e for e in events if e.offset >= begin)
     return LogView(new.path, new.size, new.modified, samples, events, begin)

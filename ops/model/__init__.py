@@ -4,7 +4,7 @@ Times are UTC seconds since the epoch, sizes are bytes, steps are optimizer step
 """
 
 from ops.model.checkpoint import Checked, Checkpoint, LrSite, Pointer, Sign, Span, StateFile, Stray
-from ops.model.log import DATASET, EvalLine, Evals, LogEvent, LogView, Measure, Sample
+from ops.model.log import DATASET, LOOK, EvalLine, Evals, LogEvent, LogView, Measure, Sample
 from ops.model.run import (
     DISCARDED,
     FINISHED,
@@ -27,6 +27,7 @@ __all__ = [
     "DATASET",
     "DISCARDED",
     "FINISHED",
+    "LOOK",
     "M4",
     "OPS_DIR",
     "POINTER",

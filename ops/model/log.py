@@ -77,6 +77,10 @@ class Evals(Struct, frozen=True):
     """The K of each `{run}_evaluations_archive_exp_{K}.jsonl`."""
 
 
+LOOK = 1 << 18
+"""How many bytes of a log's end a look reads."""
+
+
 class LogView(Struct, frozen=True):
     """What the log says, in order of its lines."""
 
@@ -89,3 +93,5 @@ class LogView(Struct, frozen=True):
     """The byte from which on all of it was read; of a log that was rotated the bytes before its first are negative."""
     source: Path | None = None
     """The file that the samples are from, where the log tells none: they are as old as it is."""
+    brief: bool = False
+    """Is it less than a look reads? Then what it does not tell, a look may."""
