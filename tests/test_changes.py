@@ -106,8 +106,9 @@ def test_a_promise_is_found_however_far_back_the_log_tells_it(run: Run, step: in
 )
 def test_a_brief_look_at_the_log_plans_what_a_look_does(run: Run, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
     log = run.dir / "logs" / "main_log.txt"
-    line = "iteration: {0:>9}/40 50% | elapsed time: 00:{1:02}:{2:02} | per_token_loss: 2.1 | lr: 1.000E-03 |\n"
-    slower = [line.format(step, *divmod(step * step, 60)) for step in range(1, 41)]  # every second counts
+    line = "iteration: {0:>9}/40 50% | elapsed time: 00:{1:02}:{2:02} | per_token_loss: 2.1 | lr: {3:.3E} |\n"
+    lr = state_of(run, 20, "optimizer.bin")["param_groups"][0]["lr"]
+    slower = [line.format(step, *divmod(step * step, 60), lr) for step in range(1, 41)]  # every second counts
     rows, noise = "".join(slower), "n1: shard 7 ready\n" * (2 * snapshot.BRIEF // 18)
     told = {
         "it went on": rows,

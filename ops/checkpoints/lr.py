@@ -19,7 +19,6 @@ from typing import Any
 from ops.checkpoints import append
 from ops.checkpoints.opcodes import FORMATS, LINES, LONGEST_LINE, encoded, opcode_end, packed, unpacked
 from ops.checkpoints.patch import Splice, rebuilt_bytes, replaced, with_crc
-from ops.checkpoints.refit import refitted
 from ops.checkpoints.statefile import read
 from ops.checkpoints.symbols import Call, Float, Int
 from ops.checkpoints.torchfile import (
@@ -142,6 +141,8 @@ def edit(path: Path, edits: Edits) -> tuple[Splice, ...]:
     """
     file, changes = changes_of(path, edits)
     if file.many:
+        from ops.checkpoints.refit import refitted
+
         return refitted(file, changes)
     longer = next((c for c in changes if len(c.old) != len(c.new)), None)
     if longer:
@@ -184,6 +185,8 @@ def rebuilt(path: Path, edits: Edits) -> bytes:
     file, changes = changes_of(path, edits)
     if not file.many:
         return rebuilt_bytes(file, changes)
+    from ops.checkpoints.refit import refitted
+
     raw = path.read_bytes()
     for splice in refitted(file, changes):
         raw = replaced(raw, splice)
