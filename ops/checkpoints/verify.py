@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ops import schedules
-from ops.checkpoints import about, accelerate_state, folders, layouts, lr, other_saves, statefile
+from ops.checkpoints import about, accelerate_state, folders, layouts, lr, statefile
 from ops.checkpoints.lr import SHARD
 from ops.checkpoints.patch import crc_of_zeros
 from ops.checkpoints.torchfile import StateError, TorchFile
@@ -64,7 +64,9 @@ def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
     shards = {p: f for p, f in files.items() if SHARD.fullmatch(p.name)}
     if any(SHARD.fullmatch(p.name) for p in mine):
         found += [*_census(mine, shards), *_copies(root, shards), *_disagreement(shards), *_latest(root)]
-    if not checkpoint.files:
+    if not checkpoint.files and any(file.many for file in files.values()):
+        from ops.checkpoints import other_saves
+
         for sign in other_saves.signs(root, files):
             found.append(Fault(_name(root, sign.file) if sign.file else "", sign.what, sign.sure))
     found += [*_mixture(checkpoint, files), *_processes(root, shards)]
