@@ -1,12 +1,15 @@
 """Recall and false alarms of each detector on a folder of labelled loss series.
 
-    python bench/detectors.py FOLDER
+    python bench/detectors.py FOLDER [EVERY]
 
 FOLDER holds `events.json` ({"series": {name: [{"kind", "row_start", "row_end"}, …]}}; kinds: spike-recovered,
 divergence, nan must be told; bump may be; blip must not be) and one `name.csv` (`step,loss[,grad_norm,lr]`) for each.
 An event is found if an alarm is raised in its rows, or up to 3 after. An alarm is false outside all events, each
 widened by 3 rows before and 10 rows and 30 % after (a divergence that lasts to the end: to the end). Alarms less than 20
 rows apart are one. One line a detector and kind of finding; `loss` as a whole is the last.
+
+EVERY: as if each run had logged only one row of so many: once from each of the first ones on. An event of which but one row is left
+may be told then, and need not.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from pathlib import Path
 from ops import detectors
 from ops.detectors.replay import Raised, replay
 from ops.logs.tables import read_table
-from ops.model import LogView, Run, Snapshot, Unknown
+from ops.model import LogView, Run, Sample, Snapshot, Unknown
 
 NEAR, PATIENCE = 20, 40
+Event = dict[str, object]
 
 
 @dataclass
@@ -36,17 +40,27 @@ class Score:
     rows: int = 0
 
 
-def judged(file: Path) -> tuple[list[Raised], int]:
+def thinned(events: list[Event], every: int, first: int) -> list[Event]:
+    """The events as those rows show them."""
+    found = []
+    for event in events:
+        low = max(0, -(-(int(str(event["row_start"])) - first) // every))
+        high = (int(str(event["row_end"])) - first) // every
+        seen = {**event, "row_start": low, "row_end": high}
+        alone = high == low and every > 1 and event["kind"] != "blip"
+        found += [{**seen, "kind": "bump"} if alone else seen] if low <= high else []
+    return found
+
+
+def judged(file: Path, samples: tuple[Sample, ...]) -> tuple[list[Raised], int]:
     """The findings on a series, and its length."""
-    table = read_table(file)
-    samples = table.samples if table else ()
     log = LogView(file, 0, 0.0, samples, ())
     none = Unknown("one file")
     picture = Snapshot(Run(file.parent, file.stem, log=file), 0.0, "", none, none, none, log, none, ())
     return replay(detectors.lines(log), picture), len(samples)
 
 
-def covered(events: list[dict[str, object]], rows: int) -> list[str]:
+def covered(events: list[Event], rows: int) -> list[str]:
     """What each row belongs to: `event`, `blip` or ``."""
     cover = [""] * rows
     for event in sorted(events, key=lambda e: e["kind"] != "blip"):
@@ -60,7 +74,7 @@ def covered(events: list[dict[str, object]], rows: int) -> list[str]:
     return cover
 
 
-def score(alarms: list[int], events: list[dict[str, object]], rows: int, into: Score) -> None:
+def score(alarms: list[int], events: list[Event], rows: int, into: Score) -> None:
     """Add what the alarms of one series are worth."""
     cover, into.rows = covered(events, rows), into.rows + rows
     for event in events:
@@ -76,7 +90,7 @@ def score(alarms: list[int], events: list[dict[str, object]], rows: int, into: S
         before = row
 
 
-def verdicts(found: list[Raised], events: list[dict[str, object]], rows: int) -> tuple[int, int, int]:
+def verdicts(found: list[Raised], events: list[Event], rows: int) -> tuple[int, int, int]:
     """Of one series: events called what they are, events that were called anything, divergences told of nothing."""
     right = called = 0
     diverges = [False] * rows
@@ -91,12 +105,19 @@ def verdicts(found: list[Raised], events: list[dict[str, object]], rows: int) ->
     return right, called, wrong
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, every: int = 1) -> None:
     try:
-        labelled = json.loads((folder / "events.json").read_text())["series"]
+        whole = json.loads((folder / "events.json").read_text())["series"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise SystemExit(f"{folder} is no folder of labelled series: events.json: {error!r}\n{__doc__}") from error
-    runs = {name: judged(folder / f"{name}.csv") for name in labelled if (folder / f"{name}.csv").is_file()}
+    labelled: dict[str, list[Event]] = {}
+    runs: dict[str, tuple[list[Raised], int]] = {}
+    for name in whole:
+        file = folder / f"{name}.csv"
+        table = read_table(file) if file.is_file() else None
+        for first in range(every) if table else ():
+            labelled[f"{name} {first}"] = thinned(whole[name], every, first)
+            runs[f"{name} {first}"] = judged(file, table.samples[first::every] if table else ())
     names = {(raised.detector, raised.finding.kind) for found, _ in runs.values() for raised in found}
     groups = {f"{detector}: {kind}": {kind} for detector, kind in sorted(names)}
     groups["all about the loss"] = {kind for _, kind in names if kind.startswith("loss-")}
@@ -116,6 +137,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3) or not (sys.argv[2:] or ["1"])[0].isdigit():
         raise SystemExit(__doc__)
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -170,6 +170,24 @@ def test_a_second_spike_is_seen_after_the_first() -> None:
     assert "loss-spike" in said[331:334]
 
 
+def test_a_spike_while_the_loss_still_falls_steeply() -> None:
+    """Where rows are rare, a run's whole steep begin is among the last forty: that is no noise."""
+    losses = [2.5 + 8 * math.exp(-i / 9) + 0.02 * (-1) ** i for i in range(60)]
+    losses[48:51] = [loss + 0.35 for loss in losses[48:51]]
+    kinds = over_time(series(losses))
+    assert "loss-spike" in kinds[48:52] and set(kinds[:48]) == {""}
+
+
+@pytest.mark.parametrize(("rows", "told"), [([2.4, 3.0], True), ([3.0], False)], ids=["two", "one"])
+def test_a_second_spike_among_a_runs_first_rows(rows: list[float], told: bool) -> None:
+    """The first one left but a few rows from which noise could be known."""
+    quiet = [2.0 + 0.02 * (i % 3) for i in range(12)]
+    before = [*quiet, 6.7, 4.5, 2.7, 2.3, *quiet[:9]]
+    kinds = over_time(series([*before, *rows, *quiet]))
+    assert kinds[len(before) - 1] == ""
+    assert ("loss-spike" in kinds[len(before) :]) == told
+
+
 def test_a_single_outlier_is_no_spike() -> None:
     losses = falling(400, seed=4)
     losses[300] += 0.25

@@ -7,14 +7,15 @@ enters the statistics clipped, so that a second rise is measured as the first wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from math import inf
+from math import inf, sqrt
 from typing import Any
 
 from msgspec import Struct
 
 from ops.detectors.window import Window
+from ops.quantiles import median
 
 NEAR, NOISE, LATEST = 15, 240, 40
 """Values of the level, of the noise, and of its latest part."""
@@ -24,6 +25,8 @@ ENOUGH = 8
 """Values of either without which nothing is judged."""
 GRAINS = 2.5
 """Units of what a series is rounded to: a jump of fewer may be the rounding's (a loss in bf16 moves by 0.4 to 0.8 %)."""
+FALLS = 0.2
+"""Standard deviations by which the latest values lie below the level they were measured against, where a series falls."""
 
 
 class Rule(Struct, frozen=True):
@@ -43,6 +46,9 @@ class Rule(Struct, frozen=True):
     far_least: float = 2e-3
     most: float = inf
     """So far above the level no noise reaches, whatever its spread."""
+    step: float = inf
+    """While the series falls, its noise is no more than so many times what neighbours differ by: its distance to a level
+    that comes after it is no noise."""
 
 
 class Level:
@@ -79,6 +85,8 @@ class Level:
         rule, tail = self.rule, self.noise.quantile(0.99)
         # The steep fall of a run's first losses is no noise: the latest values know better.
         sigma = min(sigma_of(self.noise), sigma_of(self.latest))
+        if rule.step < inf and self.latest.median < -FALLS * sigma:
+            sigma = min(sigma, rule.step * difference_of(self.latest.values))
         bound = max(
             rule.sigma * sigma, rule.tail * tail, rule.share * abs(level), rule.least, GRAINS * grain(self.near)
         )
@@ -125,6 +133,11 @@ def grain(values: Window) -> float:
     """What a series is rounded to: the least step between values that come again. 0 where none do: it is not."""
     again = sorted({a for a, b in pairwise(values.sorted) if a == b})
     return min((b - a for a, b in pairwise(again)), default=0.0)
+
+
+def difference_of(values: Iterable[float]) -> float:
+    """The noise as a standard deviation, from what each value and the next differ by: where they go does not matter."""
+    return median([abs(b - a) for a, b in pairwise(values)] or [0.0]) / (0.6745 * sqrt(2))
 
 
 def sigma_of(noise: Window) -> float:

@@ -44,7 +44,10 @@ SLOW_GRAINS = 1.5
 """Units of what the losses are rounded to: a median that moves by one of them may have moved by next to nothing."""
 CREEPS = "loss-creep:"
 """The key of what the slow tests see: a jump meanwhile is a finding of its own."""
-RULE = Rule()
+RULE = Rule(step=1.2)
+SURE = 10, 0.05
+"""Where the noise is not known but the run is past `GUARD`: times what rows differ by, and a share of the level, that two
+rows running must lie above it."""
 
 
 class Losses:
@@ -64,6 +67,7 @@ class Losses:
         self.slow = Episode(**state["slow"]) if state.get("slow") else None
         self.lowest: list[float] | None = state.get("lowest")
         self.datasets = Datasets(state.get("datasets", {}))
+        self.before: float | None = state.get("before")
         last = state.get("last")
         self.last = Sample(step=last[0], loss=0.0, elapsed=last[1]) if last else None
 
@@ -81,6 +85,7 @@ class Losses:
             "slow": to_builtins(self.slow) if self.slow else None,
             "lowest": self.lowest,
             "datasets": self.datasets.dump(),
+            "before": self.before,
             "last": [self.last.step, self.last.elapsed] if self.last else None,
         }
 
@@ -124,7 +129,7 @@ def _resume(memory: Losses, at: int) -> None:
     memory.level.restart()
     memory.datasets.resume()
     memory.slow_rows.clear()
-    memory.lowest, memory.fresh = None, []
+    memory.lowest, memory.fresh, memory.before = None, [], None
     kept = [(s, v) for s, v in zip(memory.past_steps, memory.past.values, strict=True) if s < at]
     memory.past_steps = deque((s for s, _ in kept), PAST)
     memory.past = Window(PAST, (v for _, v in kept))
@@ -140,6 +145,7 @@ def _row(memory: Losses, sample: Sample) -> None:
         memory.begun.append(sample.step)
     memory.steps.append([sample.step, sample.line, sample.offset])
     if memory.fast:
+        memory.before = None
         memory.fast.follow(sample, sample.loss)
         _decide(memory, memory.fast)
         return
@@ -173,8 +179,9 @@ def _settled(episode: Episode) -> bool:
 
 def _stands_out(memory: Losses, loss: float) -> bool:
     """The fast test. Opens an episode and answers True, or takes the loss, clipped, into the statistics."""
+    before, memory.before = memory.before, loss
     if memory.rows <= GUARD or not memory.level.ready:
-        return _above_first(memory, loss)
+        return _surely_above(memory, before, loss) or _above_first(memory, loss)
     rise = memory.level.rises(loss)
     if rise:
         level, bound, back = rise
@@ -182,13 +189,29 @@ def _stands_out(memory: Losses, loss: float) -> bool:
     return rise is not None
 
 
+def _surely_above(memory: Losses, before: float | None, loss: float) -> bool:
+    """Two rows running so far above the level that no noise need be known: a spike among a run's first rows left none."""
+    series = memory.level
+    if memory.rows <= GUARD or len(series.near) < ENOUGH or before is None:
+        return False
+    level, (jitters, share) = series.value, SURE
+    bound = max(jitters * _jitter(series), share * abs(level))
+    if min(before, loss) - level > bound:
+        memory.fast = memory.begin(1, level, bound, loss)
+    return memory.fast is not None
+
+
+def _jitter(series: Level) -> float:
+    """What one row and the next differ by, among the last ones."""
+    return median([abs(b - a) for a, b in pairwise(series.near.values)] or [0.0])
+
+
 def _above_first(memory: Losses, loss: float) -> bool:
     """While the noise is not known yet: three rows of six above 1.25 × the run's first loss and no mere jitter, or four
     rises one after the other to 1.5 × of it."""
     first = memory.first or 0.0
     series = memory.level
-    jitter = median([abs(b - a) for a, b in pairwise(series.near.values)] or [0.0])
-    flags = series.flags = [*series.flags, first > 0 and loss - first > max(0.25 * first, 6 * jitter)][-6:]
+    flags = series.flags = [*series.flags, first > 0 and loss - first > max(0.25 * first, 6 * _jitter(series))][-6:]
     last = [*list(series.near.values)[-CLIMB:], loss]
     climbs = len(last) > CLIMB and loss > 1.5 * first > 0 and all(a < b for a, b in pairwise(last))
     if sum(flags) >= 3 or climbs:
