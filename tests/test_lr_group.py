@@ -27,9 +27,9 @@ def test_it_is_undone_to_the_byte_and_an_unknown_group_is_an_error(run: Run) -> 
     assert run.tree() != before
     run.done("undo", "-y")
     assert run.tree() == before
-    said = run.m4ops("scale-lr", "0.5", "--group", "2", "--at", "30", "-y")
-    assert said.code == 1
-    assert "groups: 0, 1" in said.err
+    for words in (("scale-lr", "0.5"), ("set-lr", "1e-4"), ("set-lr", "1e-4", "--peak")):
+        said = run.m4ops(*words, "--group", "2", "--at", "30", "-y")
+        assert (said.code, "groups: 0, 1" in said.err) == (1, True), said.err
 
 
 def test_a_floor_of_all_groups_cannot_be_scaled_for_one(run: Run) -> None:

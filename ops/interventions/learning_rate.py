@@ -250,9 +250,15 @@ def _of_group(checkpoint: Checkpoint, group: int) -> tuple[StateFile, ...]:
         )
     files = tuple(replace(f, lr=tuple(s for s in f.lr if group_of(s.label) == group)) for f in states)
     if not any(f.lr for f in files):
-        known = {g for f in states for s in f.lr if (g := group_of(s.label)) is not None}
-        raise BadInput(f"there is no parameter group {group}", hint=f"groups: {', '.join(map(str, sorted(known)))}")
+        _refuse_unknown(checkpoint, group)
     return files
+
+
+def _refuse_unknown(checkpoint: Checkpoint, group: int) -> None:
+    """Refuse a parameter group that a checkpoint with others does not have."""
+    known = {g for f in targets.states(checkpoint) for s in f.lr if (g := group_of(s.label)) is not None}
+    if known and group not in known:
+        raise BadInput(f"there is no parameter group {group}", hint=f"groups: {', '.join(map(str, sorted(known)))}")
 
 
 def current(checkpoint: Checkpoint, group: int = 0) -> float:
@@ -262,6 +268,7 @@ def current(checkpoint: Checkpoint, group: int = 0) -> float:
         for site in sites:
             if site.label.endswith(ending):
                 return site.value
+    _refuse_unknown(checkpoint, group)
     raise Refused(f"{checkpoint.name} holds no LR", str(checkpoint.path), f"m4ops inspect {checkpoint.step}")
 
 
@@ -272,6 +279,7 @@ def now_of(checkpoint: Checkpoint) -> float | None:
 
 def peak(checkpoint: Checkpoint, group: int = 0) -> float:
     """The highest LR of a parameter group's schedule, as its fields have it."""
+    _refuse_unknown(checkpoint, group)
     names = ("initial_lr", "max_lr", f"base_lrs[{group}]", f"max_lrs[{group}]")
     sites = (s for f in targets.states(checkpoint) for s in f.lr if group_of(s.label) == group)
     found = [s.value for s in sites if s.label.endswith(names)]

@@ -139,7 +139,8 @@ def _current(sites: tuple[LrSite, ...] | Unknown) -> str:
         if site.label.endswith("].lr"):
             now.setdefault(site.label.rpartition("[")[2].partition("]")[0], site.value)
     many = len(now) > 1
-    return ", ".join(words.lr(v) + (f" (group {k})" if many else "") for k, v in now.items()) or "UNKNOWN: no optimizer"
+    groups = sorted(now.items(), key=lambda group: (len(group[0]), group[0]))  # they may lie in several files
+    return ", ".join(words.lr(v) + (f" (group {k})" if many else "") for k, v in groups) or "UNKNOWN: no optimizer"
 
 
 def _lr_rows(sites: Sequence[LrSite]) -> list[tuple[str, ...]]:
