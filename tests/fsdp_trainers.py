@@ -1,4 +1,4 @@
-"""FSDP under Accelerate and HF Trainer: three ranks on CPUs, by these libraries' own code; nothing of `ops` is imported here.
+"""FSDP under Accelerate, HF Trainer and torch alone: three ranks on CPUs, by their own code; nothing of `ops` is imported here.
 
     python fsdp_trainers.py FRAMEWORK=ROOT… [--resume]
 
@@ -26,6 +26,10 @@ from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType, ProjectConfiguration
 from framework_trainers import EVERY, STEPS, optimizer_of
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 KINDS = {
@@ -34,6 +38,7 @@ KINDS = {
     "accelerate-fsdp1": (1, "SHARDED_STATE_DICT"),
     "hf_trainer-fsdp2": (2, "SHARDED_STATE_DICT"),
     "hf_trainer-fsdp2-full": (2, "FULL_STATE_DICT"),
+    "dcp-fsdp2": (2, "an LR for each parameter"),
 }
 RANKS = 3
 """What all ranks hold alike, as the LRs, is shared out among the files of those that have least to save: from three ranks on, many."""
@@ -154,6 +159,38 @@ def accelerate(folder: Path, recorder: Recorder, kind: tuple[int, str], resume: 
             accelerator.save_state()
 
 
+def dcp(folder: Path, recorder: Recorder, kind: tuple[int, str], resume: bool) -> None:
+    """A trainer of one's own: torch alone. Its checkpoints are called as torchtitan's are."""
+    net = Net()
+    for module in (net.first, net.last, net):
+        fully_shard(module, mesh=init_device_mesh("cpu", (RANKS,)))
+    optimizer = optimizer_of(net)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=RANKS * STEPS)
+    options = StateDictOptions(flatten_optimizer_state_dict=True)
+
+    def state() -> dict[str, Any]:
+        weights, moments = get_state_dict(net, optimizer, options=options)
+        return {"model": weights, "optimizer": moments, "lr_scheduler": schedule.state_dict()}
+
+    done = 0
+    if resume:
+        done = max(int(path.name.partition("-")[2]) for path in folder.glob("step-*"))
+        held = state()
+        checkpoint.load(held, checkpoint_id=str(folder / f"step-{done}"))
+        moments = held["optimizer"]
+        set_state_dict(net, optimizer, model_state_dict=held["model"], optim_state_dict=moments, options=options)
+        schedule.load_state_dict(held["lr_scheduler"])
+    for number in range(done + 1, STEPS + 1):
+        row = examples()[RANKS * (number - 1) + dist.get_rank()]
+        net(**row)["loss"].backward()
+        recorder.step(number, optimizer)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        if number % EVERY == 0:
+            checkpoint.save(state(), checkpoint_id=str(folder / f"step-{number}"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("trainings", nargs="+")
@@ -165,7 +202,7 @@ def main() -> None:
         if dist.get_rank() == 0:
             folder.mkdir(exist_ok=True)
             record.write_bytes(b"")
-        train = {"hf_trainer": hf_trainer, "accelerate": accelerate}[framework.partition("-")[0]]
+        train = {"hf_trainer": hf_trainer, "accelerate": accelerate, "dcp": dcp}[framework.partition("-")[0]]
         train(folder, Recorder(record), KINDS[framework], asked.resume)
         dist.barrier()
         AcceleratorState._reset_state(reset_partial_state=True)

@@ -51,7 +51,7 @@ WISHES = {
             ("set-lr", repr(3 * steps[AT + 1].lrs[-1]), "--group", str(len(steps[AT + 1].lrs) - 1)),
         ),
         lambda steps, n: [*steps[n].lrs[:-1], steps[n].lrs[-1] * 3],
-        IN_CONFIG | ONE_FOR_ALL | {"torchtitan-old": "with each parameter"},
+        IN_CONFIG | ONE_FOR_ALL | dict.fromkeys(("torchtitan-old", "dcp-fsdp2"), "with each parameter"),
     ),
     "off-and-on": Wish(
         lambda training, steps: (("set-lr", "0"), ("set-lr", "back")), lambda steps, n: steps[n].lrs, IN_CONFIG
@@ -69,6 +69,7 @@ SOME = {
     "accelerate-fsdp1": ("scaled",),
     "hf_trainer-fsdp2": ("peak", "fresh"),
     "hf_trainer-fsdp2-full": ("scaled",),
+    "dcp-fsdp2": ("scaled", "last-group", "fresh"),
 }
 """Which wishes, where what is saved is what others save, in other files."""
 FORGOTTEN = ("accelerate-fsdp1",)

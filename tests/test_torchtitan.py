@@ -4,7 +4,9 @@ That torchtitan resumes from each change as promised is in tests/test_layout_cha
 """
 
 import json
+import math
 import os
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -135,10 +137,12 @@ def test_a_count_grows_in_the_room_that_its_value_has(
     assert tree(run.dir) == before
 
 
-def test_what_torch_itself_saved_is_scaled_undone_loaded_and_rewound(tmp_path: Path) -> None:
+@pytest.mark.parametrize("one_file", [True, False])
+def test_what_torch_itself_saved_is_scaled_undone_loaded_and_rewound(one_file: bool, tmp_path: Path) -> None:
+    """All in one file; and each value in a file of its own, as many ranks share out what they hold alike."""
     net = torch.nn.Linear(6, 2)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100, 1e-4)
 
     def state() -> dict[str, object]:
         weights, moments = get_state_dict(net, optimizer)
@@ -152,6 +156,9 @@ def test_what_torch_itself_saved_is_scaled_undone_loaded_and_rewound(tmp_path: P
             optimizer.step()
             schedule.step()
         return used
+
+    def curve(step: int) -> float:
+        return 1e-4 + (1e-3 - 1e-4) * (1 + math.cos(math.pi * step / 100)) / 2
 
     def resumed() -> list[float]:
         held: dict[str, Any] = state()
@@ -167,15 +174,21 @@ def test_what_torch_itself_saved_is_scaled_undone_loaded_and_rewound(tmp_path: P
     for step in (5, 10, 15):
         plain = train(5)
         with warnings.catch_warnings(action="ignore"):
-            checkpoint.save(state(), checkpoint_id=str(run.dir / f"checkpoint_{step}"), no_dist=True)
+            writer = checkpoint.FileSystemWriter(run.dir / f"checkpoint_{step}", single_file_per_rank=one_file)
+            checkpoint.save(state(), storage_writer=writer, no_dist=True)
     before = tree(run.dir)
     about = json.loads(run.done("inspect", "--json"))
     assert about["layout"] == "dcp"
     assert about["weights"] == [{"part": "weights", "dtype": "float32", "elements": 14}]
     run.done("rewind", "--to", "10", "-y")
     assert sorted(p.name for p in run.dir.glob("checkpoint_*")) == ["checkpoint_10", "checkpoint_5"]
-    run.done("scale-lr", "0.25", "-y")
+    planned = run.done("scale-lr", "0.25", "-y")
+    shown = re.findall(r"→ ([\d.e-]+)", " ".join(planned.split()).partition("LR in the next steps: ")[2])[:5]
+    assert [float(lr) for lr in shown] == pytest.approx([lr / 4 for lr in plain], rel=1e-5)
     assert resumed() == pytest.approx([lr / 4 for lr in plain], rel=1e-12)
+    run.done("undo", "-y")
+    run.done("shift-schedule", "--to-step", "300", "-y")
+    assert resumed()[0] == pytest.approx(curve(300), rel=1e-12)
     run.done("undo", "-y")
     assert resumed() == plain
     run.done("undo", "-y")

@@ -22,6 +22,7 @@ PROGRAMS = {
         "accelerate-fsdp1",
         "hf_trainer-fsdp2",
         "hf_trainer-fsdp2-full",
+        "dcp-fsdp2",
     ),
 }
 """The programs of this folder that train, and under which frameworks. All make 20 steps and save every five."""

@@ -7,6 +7,7 @@ Kinds are told from the fields that each class saves. Source: pytorch `torch/opt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
@@ -25,6 +26,8 @@ from ops.checkpoints.torchzip import data_at, read_at
 from ops.errors import OpsError
 from ops.model import Checkpoint, LrSite, Unknown
 
+_RANK = re.compile(r"__(\d+)_\d+\.distcp")
+"""A file of a distributed checkpoint is called after the rank that wrote it."""
 MASTERS = ("fp32_flat_groups", "single_partition_of_fp32_groups")
 _OPTIMIZERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("NAdam", frozenset({"exp_avg", "exp_avg_sq", "mu_product"})),
@@ -259,6 +262,8 @@ def _stage(shard: TorchFile) -> int | None:
 
 def _processes(state: Path) -> int | Unknown:
     count = sum(len(list(state.glob(name))) for name in ("random_states_*.pkl", "rng_state*.pth"))
+    ranks = (match for path in state.glob("*.distcp") if (match := _RANK.fullmatch(path.name)))
+    count = count or max((int(match[1]) + 1 for match in ranks), default=0)
     return count or Unknown("no random states to count the processes by")
 
 
@@ -291,7 +296,7 @@ def _weights(state: Path, files: Mapping[Path, TorchFile]) -> Iterator[Weights]:
         for _, tensor in tensors(_model(file)):
             if tensor.numel:
                 add("weights", tensor.dtype, tensor.numel)
-            else:
+            elif not file.many:  # there a rank's part may be empty
                 placeholders.add(tensor.dtype)
     yield from (Weights(part, dtype, n) for (part, dtype), n in sorted(counts.items(), reverse=True))
     yield from (Weights("weights, placeholders only", dtype, 0) for dtype in sorted(placeholders))

@@ -132,6 +132,8 @@ def read(path: Path) -> TorchFile:
             _put(tree, item.path, node)
     for item in items(path.parent):
         _know_group(tree, item.path)
+        if len(item.path) == 2 and "scheduler" in str(item.path[0]) and item.path[0] in tree:
+            tree[item.path[0]].setdefault(item.path[1], None)  # a scheduler's numbers are shared out as well
     end = max((item.at + item.size for item in mine), default=0)
     whole = Directory(tuple(records), end, end, None, end)
     return TorchFile(path, _lists(tree), (end, end), directory=whole, storages=storages, many=True)

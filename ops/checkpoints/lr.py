@@ -141,9 +141,7 @@ def edit(path: Path, edits: Edits) -> tuple[Splice, ...]:
     """
     file, changes = changes_of(path, edits)
     if file.many:
-        from ops.checkpoints.refit import refitted
-
-        return refitted(file, changes)
+        return _in_their_room(file, changes)
     longer = next((c for c in changes if len(c.old) != len(c.new)), None)
     if longer:
         raise NotSameLength(
@@ -185,12 +183,16 @@ def rebuilt(path: Path, edits: Edits) -> bytes:
     file, changes = changes_of(path, edits)
     if not file.many:
         return rebuilt_bytes(file, changes)
-    from ops.checkpoints.refit import refitted
-
     raw = path.read_bytes()
-    for splice in refitted(file, changes):
+    for splice in _in_their_room(file, changes):
         raw = replaced(raw, splice)
     return raw
+
+
+def _in_their_room(file: TorchFile, changes: Iterable[Splice]) -> tuple[Splice, ...]:
+    from ops.checkpoints.refit import refitted
+
+    return refitted(file, changes)
 
 
 def as_stored(kind: str, value: float) -> float:

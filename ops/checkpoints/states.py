@@ -46,7 +46,8 @@ def read(checkpoint: Checkpoint, reset: bool) -> tuple[StateFile, ...] | Unknown
 
     try:
         paths = layouts.state_files(checkpoint)
-        return tuple(_state_file(path, path.relative_to(checkpoint.home).as_posix(), paths, reset) for path in paths)
+        names = {path: path.relative_to(checkpoint.home).as_posix() for path in paths}
+        return _joined([_state_file(path, name, paths, reset) for path, name in names.items()])
     except OpsError as error:
         return Unknown(f"{error.what}" + (f" ({error.where})" if error.where else ""))
     except OSError as error:
@@ -71,6 +72,14 @@ def _flattened(folder: Path) -> bool:
     from ops.checkpoints import dcp
 
     return dcp.flattened(folder)
+
+
+def _joined(files: Sequence[StateFile]) -> tuple[StateFile, ...]:
+    """A scheduler whose numbers are shared out among a distributed checkpoint's files, whole in each that has some of them."""
+    parts = {f.file: f.scheduler for f in files if f.scheduler is not None and f.file.endswith(".distcp")}
+    whole: dict[str, Any] = {key: None for part in parts.values() for key in part}
+    whole |= {key: value for part in parts.values() for key, value in part.items() if value is not None}
+    return tuple(replace(f, scheduler=whole) if f.file in parts else f for f in files)
 
 
 def _stride(path: Path, scheduler: Mapping[str, Any], paths: Sequence[Path]) -> int | Unknown:

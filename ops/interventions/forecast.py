@@ -34,6 +34,10 @@ def _curves(
 ) -> tuple[str, ...]:
     states, new = targets.states(checkpoint), _values(checkpoint, actions)
     before, after = groups(states, {}), groups(states, new)
+    if new and not before and not all(f.grouped for f in states):
+        return (
+            "each parameter has an LR of its own, and they are not all the same: those of the next steps are not shown",
+        )
     if not new or not before:
         return ()
     holder = next((f for f in states if f.scheduler is not None), None)
@@ -69,26 +73,36 @@ def edited(holder: StateFile | None, new: Values, config: str | Unknown) -> sche
     """The scheduler's state with the new numbers, and what ds_config says of it."""
     if holder is None:
         return {}
-    mine = ((schedules.own(label), value) for (file, label), value in new.items() if file == holder.file)
+    mine = (
+        (schedules.own(label), value) for (file, label), value in new.items() if _place(file) == _place(holder.file)
+    )
     return ds_config.informed(schedules.edited(holder.scheduler or {}, mine), config)
 
 
 def groups(states: Sequence[StateFile], new: Values) -> list[dict[str, float]]:
-    """The LR fields of each of the optimizer's parameter groups, as the first place that holds them all has them."""
-    for _, files in groupby(states, _holder):
+    """The LR fields of each of the optimizer's parameter groups, as the first place that holds them all has them.
+
+    Where each parameter has an LR of its own, one group stands for all; none where they are not all the same.
+    """
+    for _, files in groupby(states, lambda file: _place(file.file)):
         found: dict[int, dict[str, float]] = {}
-        for name, site in [(f.file, site) for f in files for site in f.lr]:
+        apart = set()
+        for file, site in [(f, site) for f in files for site in f.lr]:
             if match := re.search(r"param_groups\[(\d+)\]\.(\w+)$", site.label):
-                value = new.get((name, site.label), site.value)
-                found.setdefault(int(match[1]), {})[match[2]] = value
+                group = found.setdefault(int(match[1]) if file.grouped else 0, {})
+                value = new.get((file.file, site.label), site.value)
+                apart |= {match[2]} if not file.grouped and group.get(match[2], value) != value else set()
+                group[match[2]] = value
+        if apart:
+            return []
         if found and all("lr" in group for group in found.values()):
             return [found[index] for index in sorted(found)]
     return []
 
 
-def _holder(file: StateFile) -> str:
-    """Where all of an optimizer's groups are: in a file, or shared out among those of a distributed checkpoint."""
-    return file.file.rpartition("/")[0] if file.grouped and file.file.endswith(".distcp") else file.file
+def _place(file: str) -> str:
+    """Where all of an optimizer or scheduler is: in a file, or shared out among those of a distributed checkpoint."""
+    return file.rpartition("/")[0] if file.endswith(".distcp") else file
 
 
 def _values(checkpoint: Checkpoint, actions: Sequence[Action]) -> Values:

@@ -49,18 +49,29 @@ class ShiftSchedule(CheckpointEdit, frozen=True):
             except schedules.Unforeseen as why:
                 raise Refused(f"the schedule cannot be moved: {why}", holder.file) from None
             known = {schedules.own(s.label): s.label for s in holder.counters}
-            found |= {(holder.file, known[label]): value for label, value in places.items()}
+            found |= {(holder.file, known[label]): value for label, value in places.items() if label in known}
         return found | rates(states, self.rates(snapshot, checkpoint) or ())
 
     def rates(self, snapshot: Snapshot, checkpoint: Checkpoint) -> tuple[float, ...] | Unknown:
         """The LR of each group in the first resumed step."""
         groups, state = forecast.groups(targets.states(checkpoint), {}), _holders(checkpoint)[0].scheduler or {}
+        if not groups and not all(f.grouped for f in targets.states(checkpoint)):
+            return self._apart(checkpoint)
         if self.lr is None:
             return schedules.at(
                 ds_config.informed(state, snapshot.ds_config), groups, self.to_step * _each(snapshot, state, checkpoint)
             )
         now = groups[0]["lr"] if groups else 0.0
         return tuple(g["lr"] * self.lr / now if now else self.lr for g in groups)
+
+    def _apart(self, checkpoint: Checkpoint) -> Unknown:
+        """Of parameters whose LRs are not all the same. Raises Refused where one is given for all."""
+        what = "each parameter has an LR of its own, and they are not all the same"
+        if self.lr is not None:
+            raise Refused(
+                f"{what}: --lr cannot be that of all", str(checkpoint.path), "without --lr they stay as they are"
+            )
+        return Unknown(what)
 
     def expect(self, snapshot: Snapshot) -> Expectation | None:
         checkpoint = self.checkpoint(snapshot)
@@ -154,7 +165,9 @@ def rates(states: Sequence[StateFile], wanted: Sequence[float]) -> Values:
     found: Values = {}
     for file in states:
         for index, rate in enumerate(wanted):
-            ends = (f"param_groups[{index}].lr", f"_last_lr[{index}]")
+            ends = (
+                (f"param_groups[{index}].lr", f"_last_lr[{index}]") if file.grouped else ("].lr", f"_last_lr[{index}]")
+            )
             found |= {(file.file, s.label): rate for s in file.lr if s.label.endswith(ends) and _outer(s)}
     return found
 
