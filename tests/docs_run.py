@@ -112,9 +112,9 @@ def save_checkpoints(folder: Path) -> None:
     accelerator = Accelerator(cpu=True)
     model, optimizer = accelerator.prepare(net, adam)
     accelerator.register_for_checkpointing(schedule)
-    accelerator.backward(model(torch.ones(3, 4)).square().mean())
-    optimizer.step()
     for step in STEPS:
+        accelerator.backward(model(torch.ones(3, 4)).square().mean())
+        optimizer.step()
         schedule.last_epoch = step
         target = folder / f"opt_step-{step}"
         accelerator.save_state(str(target / "accelerator_state"))

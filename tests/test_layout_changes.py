@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from layout_damage import every_damage_is_seen
 from runs import tree
 from trainings import PROGRAMS, Step, Steps, Trained, Training, train
 
@@ -79,6 +80,8 @@ of an optimizer that has none yet."""
 
 @pytest.mark.parametrize("program", [program for program in PROGRAMS if program != "fsdp_trainers.py"])
 def test_the_library_resumes_as_promised(program: str, trainings: Trained, tmp_path: Path) -> None:
+    for framework in PROGRAMS[program]:
+        every_damage_is_seen(trainings.by(framework)[0].copied(tmp_path / f"{framework}-damaged"))
     resumed_as_promised(program, trainings, tmp_path)
 
 

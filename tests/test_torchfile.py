@@ -179,6 +179,24 @@ def test_damage_to_the_structure_is_seen(saved: Callable[..., Path]) -> None:
     assert structure_problems(path)
 
 
+def test_every_bit_without_which_torch_reads_no_file_is_seen(saved: Callable[..., Path]) -> None:
+    path = saved({"last_epoch": 3, "base_lrs": [1e-3]}, "scheduler.pt")
+    raw = path.read_bytes()
+    fatal = 0
+    for at in range(raw.index(b"PK\x01\x02"), len(raw)):
+        for bit in (1 << at % 8, 1 << (at + 5) % 8):
+            changed = raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :]
+            try:
+                loaded = torch.load(io.BytesIO(changed))
+            except (RuntimeError, ValueError, pickle.UnpicklingError):
+                fatal += 1
+                path.write_bytes(changed)
+                assert structure_problems(path), f"bit {bit} of byte {at}"
+            else:
+                assert loaded == {"last_epoch": 3, "base_lrs": [1e-3]}
+    assert fatal > 300
+
+
 def test_an_optimizer_of_ten_thousand_parameters_is_read_fast(saved: Callable[..., Path]) -> None:
     moments = {i: {"step": torch.ones(()), "exp_avg": torch.ones(1)} for i in range(10_000)}
     path = saved({"state": moments, "param_groups": [{"lr": 1e-3, "params": list(range(10_000))}]})

@@ -62,6 +62,27 @@ def test_a_mixture_of_two_steps_is_suspect(run: Run) -> None:
     assert (said.code, "its scheduler stands at 10" in said.out) == (1, True)
 
 
+def test_weights_of_another_step_are_suspect_unless_nothing_is_learned(run: Run) -> None:
+    shutil.copy(run.state(10, "model.safetensors"), run.state(20, "model.safetensors"))
+    (fault,) = faults_of(run, "20")
+    assert fault["file"] == "accelerator_state/model.safetensors"
+    assert "the very same tensors as that of opt_step-10" in fault["what"]
+    run.done("set-lr", "0", "--at", "20", "-y")
+    assert verdict(run.dir, "20") == "OK"
+
+
+def test_what_the_neighbours_have_is_missed(run: Run) -> None:
+    for step in runs.STEPS:
+        shutil.copy(run.state(step), run.state(step, "scheduler.bin"))
+        with (run.dir / f"opt_step-{step}" / "resumable_states" / "rank_1.json").open("w") as state:
+            state.write("{}")
+    run.state(30, "scheduler.bin").unlink()
+    run.state(30, "random_states_0.pkl").unlink()
+    told = {(fault["file"], fault["sure"]): fault["what"] for fault in faults_of(run, "30")}
+    assert "opt_step-20 and opt_step-40 have it" in told["accelerator_state/scheduler.bin", False]
+    assert "random state of process 0" in told["", False]
+
+
 def test_a_recipe_that_changed_the_scheduler_alone_is_named(run: Run) -> None:
     path = run.state(30)
     state = torch.load(path, weights_only=False)

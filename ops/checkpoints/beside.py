@@ -7,13 +7,15 @@ which sets a marker while it writes the weights, and takes one older than two ho
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from ops.checkpoints import verify
+from ops.checkpoints import about, verify
+from ops.checkpoints.folders import names
 from ops.checkpoints.verify import Fault
 from ops.model import M4, Checkpoint
 
@@ -21,7 +23,7 @@ WEIGHTS, LOADERS = "unwrapped_model", "resumable_states"
 MARKER = "started-convert-checkpoint"
 STALE = 2 * 3600.0
 """Seconds after which the marker of somebody else means nothing."""
-_FOLDERS = (LOADERS, WEIGHTS, "unwrapped_adapter")
+_FOLDERS = (LOADERS, WEIGHTS, "unwrapped_adapter", "tokenizer")
 
 
 def files(checkpoint: Checkpoint) -> tuple[Path, ...]:
@@ -36,6 +38,7 @@ def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
         found += [Fault(_name(checkpoint, path), what) for what in verify.structure(path)]
     for folder in _folders(checkpoint):
         found += [*verify.indexes(checkpoint.path, folder), *_texts(checkpoint, folder)]
+    found += _loaders(checkpoint)
     return tuple(replace(fault, resumed=False) for fault in found)
 
 
@@ -53,6 +56,19 @@ def _converted(checkpoint: Checkpoint) -> bool:
         return checkpoint.layout == M4.name and time.time() - marker.stat().st_mtime < STALE
     except OSError:
         return False
+
+
+def _loaders(checkpoint: Checkpoint) -> Iterator[Fault]:
+    """A state for each process that has a random state."""
+    if checkpoint.layout == M4.name and (checkpoint.path / LOADERS).is_dir():
+        states = names(about.state_folder(checkpoint.path))
+        processes = {int(m[1]) for n in states if (m := re.fullmatch(r"random_states_(\d+)\.pkl", n))}
+        have = {int(found[-1]) for n in names(checkpoint.path / LOADERS) if (found := re.findall(r"\d+", n))}
+        if missing := sorted(processes - have):
+            yield Fault(LOADERS, f"holds none of process {', '.join(map(str, missing[:8]))}", False)
+        if processes and have and (missing := sorted(have - processes)):
+            what = f"random state of process {', '.join(map(str, missing[:8]))}: missing, and {LOADERS}/ has one of it"
+            yield Fault("", what, False)
 
 
 def _texts(checkpoint: Checkpoint, folder: Path) -> Iterator[Fault]:

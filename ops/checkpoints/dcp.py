@@ -71,12 +71,25 @@ def state_files(folder: Path) -> tuple[Path, ...]:
 
 
 def problems(folder: Path) -> list[str]:
-    """Values that do not lie whole in the files that the `.metadata` says."""
-    found: list[str] = []
-    for file in state_files(folder):
-        wrong = structure_problems(file) if file.is_file() else ["missing, though the .metadata names it"]
-        found += [f"{file.name}: {problem}" for problem in wrong]
+    """Values that do not lie whole in the files that the `.metadata` says, or of which it does not say where they lie."""
+    found = [f"{file.name}: {problem}" for file in state_files(folder) for problem in structure_problems(file)]
+    said = fields(folder)
+    described = said.get("state_dict_metadata")
+    if isinstance(described, dict):
+        stored = {
+            str(i.state["fqn"]) for i in said["storage_data"] if isinstance(i, Call) and isinstance(i.state, dict)
+        }
+        wanted = {str(name) for name, about in described.items() if not _empty(about)}
+        if lost := sorted((wanted - stored) | (stored - {str(name) for name in described})):
+            found.append(f"{METADATA} speaks of {lost[0]} in one place alone")
     return found
+
+
+def _empty(about: Any) -> bool:
+    """Whether a tensor has no element, or no part: nothing of it is stored."""
+    said = about.state if isinstance(about, Call) and isinstance(about.state, dict) else {}
+    size = said.get("size")
+    return isinstance(size, tuple) and (not said.get("chunks") or 0 in size)
 
 
 def save_problems(folder: Path, deep: bool) -> list[str]:
@@ -141,6 +154,9 @@ def read(path: Path) -> TorchFile:
 
 def structure_problems(path: Path) -> Iterator[str]:
     """What is wrong between the `.metadata` and the file: a value that does not lie in it whole."""
+    if not path.is_file():
+        yield f"missing, though the {METADATA} names it"
+        return
     size = path.stat().st_size
     for item in items(path.parent):
         if item.file == path.name and item.at + item.size > size:

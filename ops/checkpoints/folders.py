@@ -147,10 +147,14 @@ def file_problems(file: Path) -> tuple[str, ...]:
     """What keeps a state file from being loaded, or makes it dangerous to load: a pickle may call anything."""
     from ops.checkpoints import statefile
     from ops.checkpoints.symbols import Call, Global
+    from ops.errors import OpsError
 
     if problems := statefile.structure_problems(file):
         return problems
-    tree = statefile.read(file).tree if file.stat().st_size <= LOOKED_INTO else None
+    try:
+        tree = statefile.read(file).tree if file.stat().st_size <= LOOKED_INTO else None
+    except OpsError as error:
+        return (error.what,)
     if isinstance(tree, Call) and isinstance(tree.func, Global):
         return (f"no state, but a pickle that calls {tree.func.module}.{tree.func.name} when it is loaded",)
     return ()

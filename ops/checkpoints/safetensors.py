@@ -24,6 +24,20 @@ CODES = {
 """The format's names of dtypes, in its order."""
 _DTYPES = {code: dtype for dtype, code in CODES.items()}
 _RANK = {dtype: rank for rank, dtype in enumerate(CODES)}
+_OTHERS = {
+    "U16",
+    "U32",
+    "U64",
+    "F4",
+    "F6_E2M3",
+    "F6_E3M2",
+    "F8_E4M3",
+    "F8_E5M2",
+    "F8_E8M0",
+    "F8_E4M3FNUZ",
+    "F8_E5M2FNUZ",
+}
+"""Further dtypes of the format, which torch has not, or by other names."""
 _LONGEST = 100_000_000
 """Bytes of the longest header that the library reads."""
 
@@ -104,6 +118,8 @@ def _slots(header: object, start: int) -> Iterable[Slot]:
         try:
             dtype, (begin, end) = _DTYPES.get(about["dtype"], about["dtype"]), about["data_offsets"]
             shape = tuple(map(int, about["shape"]))
+            if about["dtype"] not in _DTYPES and about["dtype"] not in _OTHERS:
+                raise ValueError(f"no dtype is called {about['dtype']}")
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"tensor {name} has a header m4ops cannot read ({error})") from None
         yield Slot(name, dtype, shape, start + int(begin), start + int(end))

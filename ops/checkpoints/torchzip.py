@@ -20,6 +20,10 @@ LOCAL = struct.Struct("<4s5H3I2H")
 DESCRIPTOR = b"PK\x07\x08"
 DESCRIPTOR_FLAG = 8
 """Of a record's flags: a CRC follows its data."""
+_NOT_READ = 0x2061
+"""Of a record's flags: encrypted, in three ways, or patched."""
+_FOLDER = 0x10
+"""Of a record's external attributes."""
 _HUGE, _HUGE16 = 0xFFFFFFFF, 0xFFFF
 _SHOWN = 5
 
@@ -68,16 +72,19 @@ def read_directory(fd: int, start: int = 0, size: int | None = None) -> Director
     Places are those of the file. ValueError says what is wrong with it.
     """
     end_at = _end_record(fd, start, os.fstat(fd).st_size if size is None else start + size)
-    _, _, _, _, count, length, at, _ = END.unpack(read_at(fd, end_at, END.size))
+    _, *disks, here, count, length, at, _ = END.unpack(read_at(fd, end_at, END.size))
     end64_at = None
     locator_at = max(end_at - LOCATOR.size, start)
     locator = read_at(fd, locator_at, end_at - locator_at)
     if len(locator) == LOCATOR.size and locator[:4] == b"PK\x06\x07":
-        end64_at = start + int(LOCATOR.unpack(locator)[2])
+        _, disk, place, of = LOCATOR.unpack(locator)
+        end64_at = start + int(place)
         end64 = END64.unpack(read_at(fd, end64_at, END64.size))
-        if end64[0] != b"PK\x06\x06":
+        if end64[:2] != (b"PK\x06\x06", END64.size - 12) or (disk, of) != (0, 1):
             raise ValueError("the zip64 end record is not where it is said to be")
-        count, length, at = end64[7:]
+        disks, here, (count, length, at) = list(end64[4:6]), end64[6], end64[7:]
+    if any(disks) or here != count:
+        raise ValueError("the zip's end record speaks of other disks")
     at += start
     stop = end_at if end64_at is None else end64_at
     if at + length != stop:
@@ -141,9 +148,11 @@ def _entries(directory: bytes, base: int, start: int) -> Iterator[Record]:
             raise ValueError(f"the central directory is damaged at byte {base + at}")
         values = ENTRY.unpack_from(directory, at)
         flags, method, crc, packed, size = values[3], values[4], *values[7:10]
-        names, extras, comments, header = *values[10:13], values[16]
+        names, extras, comments, disk, _, attributes, header = values[10:17]
         extra_at = at + ENTRY.size + names
         name = directory[at + ENTRY.size : extra_at].decode("utf-8", "replace")
+        if flags & _NOT_READ or disk or attributes & _FOLDER:
+            raise ValueError(f"the central directory says of record {name} what torch does not read")
         if _HUGE in (size, packed, header):
             wide = _zip64(directory[extra_at : extra_at + extras])
             size, packed, header = (next(wide, v) if v == _HUGE else v for v in (size, packed, header))
@@ -151,6 +160,8 @@ def _entries(directory: bytes, base: int, start: int) -> Iterator[Record]:
             name, start + header, base + at, size, crc, method == 0 and packed == size, bool(flags & DESCRIPTOR_FLAG)
         )
         at = extra_at + extras + comments
+    if at > len(directory):
+        raise ValueError("the central directory's last entry is longer than the directory")
 
 
 def _zip64(extra: bytes) -> Iterator[int]:

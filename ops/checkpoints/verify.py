@@ -20,11 +20,16 @@ from ops.checkpoints import about, accelerate_state, folders, layouts, lr, state
 from ops.checkpoints.lr import SHARD
 from ops.checkpoints.patch import crc_of_zeros
 from ops.checkpoints.torchfile import StateError, TorchFile
-from ops.model import Checkpoint, Unknown
+from ops.checkpoints.torchzip import Record
+from ops.model import M4, Checkpoint, Unknown
 
 _TORCH = (".pt", ".pkl", ".bin", ".pth", ".ckpt", ".distcp")
 SUFFIXES = (*_TORCH, ".safetensors")
 _RANDOM = re.compile(r"(?:random_states|rng_state)(?:_(\d+))?\.(?:pkl|pth)")
+_PART = re.compile(r"^__(\d+)_\d+\.distcp$")
+"""What one process wrote of a distributed checkpoint."""
+_WITH_RANDOM = (M4.name, "accelerate", "hf_trainer")
+"""The layouts in which every process saves one."""
 _SMALLEST = 64
 """Bytes; a shorter record (a step counter) is the same on every rank."""
 
@@ -63,13 +68,18 @@ def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
         found += indexes(root, about.state_folder(root))
     shards = {p: f for p, f in files.items() if SHARD.fullmatch(p.name)}
     if any(SHARD.fullmatch(p.name) for p in mine):
-        found += [*_census(mine, shards), *_copies(root, shards), *_disagreement(shards), *_latest(root)]
+        found += [*_census(mine, shards), *_disagreement(shards), *_latest(root)]
     if not checkpoint.files and any(file.many for file in files.values()):
         from ops.checkpoints import other_saves
 
         for sign in other_saves.signs(root, files):
             found.append(Fault(_name(root, sign.file) if sign.file else "", sign.what, sign.sure))
-    found += [*_mixture(checkpoint, files), *_processes(root, shards)]
+    found += [
+        *_copies(root, files),
+        *_steps(checkpoint, files),
+        *_mixture(checkpoint, files),
+        *_processes(checkpoint, shards),
+    ]
     in_files = {f"{f.file}: {f.what}" for f in found if f.file}
     return tuple(dict.fromkeys(f for f in found if f.file or f.what not in in_files))
 
@@ -136,17 +146,22 @@ def _archive_names(root: Path, files: Mapping[Path, TorchFile]) -> Iterator[Faul
             )
 
 
-def _copies(root: Path, shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
-    """Two optimizer shards whose large records all have the same CRCs."""
-    seen: dict[tuple[tuple[int, int], ...], Path] = {}
-    for path, file in shards.items():
-        records = file.directory.records if file.directory and "optim" in path.name else ()
-        large = tuple((r.size, r.crc) for r in records if "/data/" in r.name and r.size >= _SMALLEST)
-        telling = tuple(r for r in large if r[1] != crc_of_zeros(r[0]))
-        if telling and telling in seen:
-            yield Fault(_name(root, path), f"holds the very same tensors as {seen[telling].name}: a copy of it")
-        elif telling:
-            seen[telling] = path
+def _copies(root: Path, files: Mapping[Path, TorchFile]) -> Iterator[Fault]:
+    """Two shards of one state whose large records all have the same CRCs: DeepSpeed's of an optimizer, DCP's of anything."""
+    seen: dict[tuple[Path, tuple[tuple[int, int], ...]], Path] = {}
+    for path, file in files.items():
+        shard = path.suffix == ".distcp" or (SHARD.fullmatch(path.name) and "optim" in path.name)
+        if not (told := _telling(file.directory.records) if shard and file.directory else ()):
+            continue
+        if first := seen.get((path.parent, told)):
+            yield Fault(_name(root, path), f"holds the very same tensors as {first.name}: a copy of it")
+        seen.setdefault((path.parent, told), path)
+
+
+def _telling(records: Iterable[Record]) -> tuple[tuple[int, int], ...]:
+    """Size and CRC of the tensors by which one file is told from another: not of short ones, nor of those that are all zero."""
+    large = ((r.size, r.crc) for r in records if "/data/" in r.name and r.size >= _SMALLEST)
+    return tuple((size, crc) for size, crc in large if crc != crc_of_zeros(size))
 
 
 # -- the files together ----------------------------------------------------------------------------------
@@ -224,6 +239,24 @@ def _latest(root: Path) -> Iterator[Fault]:
         yield Fault(_name(root, file), f"names {tag or 'nothing'}, which is not there")
 
 
+def _steps(checkpoint: Checkpoint, files: Mapping[Path, TorchFile]) -> Iterator[Fault]:
+    """Who says that this is another step's checkpoint."""
+    if layouts.words(checkpoint).counts_saves:
+        return
+    said: dict[str, int] = {}
+    with suppress(StateError):  # told of the file itself
+        said = {
+            name: step for name, step in layouts.said(checkpoint) if not any(name in p for p in checkpoint.problems)
+        }
+    for path, file in files.items():
+        iteration = file.tree.get("iteration") if isinstance(file.tree, dict) else None  # Megatron-LM's
+        if isinstance(iteration, int):
+            said.setdefault(_name(checkpoint.home, path), int(iteration))
+    for name, step in said.items():
+        if step != checkpoint.step:
+            yield Fault("", f"{name} says step {step}; the checkpoint is of step {checkpoint.step}")
+
+
 def _mixture(checkpoint: Checkpoint, files: Mapping[Path, TorchFile]) -> Iterator[Fault]:
     """Files of another step or half a change: what scheduler, optimizer and engine say of the same instant."""
     step = None if layouts.words(checkpoint).counts_saves else checkpoint.step
@@ -257,12 +290,15 @@ def _mixture(checkpoint: Checkpoint, files: Mapping[Path, TorchFile]) -> Iterato
             yield Fault("", f"the LR of group {group} is {what}: the next step runs with the latter", False)
 
 
-def _processes(root: Path, shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
+def _processes(checkpoint: Checkpoint, shards: Mapping[Path, TorchFile]) -> Iterator[Fault]:
     """A rank's random state is restored where there is one, and nothing is said where there is none."""
-    matches = (_RANDOM.fullmatch(name) for name in folders.names(about.state_folder(root)))
+    matches = (_RANDOM.fullmatch(name) for name in folders.names(about.state_folder(checkpoint.home)))
     have = {int(m[1] or 0) for m in matches if m}
     said = about.world(shards) if shards else None
-    count = said if isinstance(said, int) else max(have, default=-1) + 1
+    at_least = 1 if checkpoint.layout in _WITH_RANDOM and not checkpoint.problems else 0
+    parts = (_PART.search(path.name) for path in state_files(checkpoint)) if have else ()
+    ranks = (rank + 1 for rank in (*have, *(int(part[1]) for part in parts if part)))
+    count = said if isinstance(said, int) else max(ranks, default=at_least)
     if missing := sorted(set(range(count)) - have):
         yield Fault("", f"random state of process {_few([str(m) for m in missing])}: missing", False)
 

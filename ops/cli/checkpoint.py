@@ -59,7 +59,6 @@ def verify_checkpoint(ctx: click.Context, words: tuple[str, ...], deep: bool, as
     Without STEP: the one a resume takes and the newest three. Exit 0: sound, 1: suspect, 2: damaged, 3: UNKNOWN.
     """
     from ops import checked as remembered
-    from ops.checkpoints import beside, verify
     from ops.views import checkpoint as views
     from ops.views import data
 
@@ -74,8 +73,7 @@ def verify_checkpoint(ctx: click.Context, words: tuple[str, ...], deep: bool, as
         more = elsewhere.given(ctx, ("words",))
         tasks = [Task(c.path.name, ("--run", str(run.dir), "verify-checkpoint", str(c.step), *more)) for c in chosen]
         return elsewhere.end(elsewhere.sent(ctx, run, config, tasks, (where, flags)))
-    chosen = looked_into(run, chosen)
-    checked: dict[Path, Sequence[Fault]] = {c.path: (*verify.faults(c), *beside.faults(c)) for c in chosen}
+    chosen, checked = looked_at(run, chosen)
     if deep:
         read = read_all(run, chosen)
         checked = {path: (*faults, *(f for f in read[path] if f not in faults)) for path, faults in checked.items()}
@@ -93,9 +91,7 @@ def _chosen(run: Run, steps: list[int], several: bool = False) -> list[Checkpoin
     """The checkpoints meant. Raises BadInput for a step that is not there, OpsError where there is none."""
     from ops.checkpoints import layouts
 
-    found = layouts.read(run)
-    if isinstance(found, Unknown):
-        raise OpsError(f"the checkpoints are UNKNOWN: {found.reason}", str(run.dir))
+    found = _read(run)
     if not found:
         raise OpsError("there is no checkpoint", f"no {run.layout.pattern} in {layouts.home(run)}", "m4ops status")
     if not steps:
@@ -114,14 +110,26 @@ def _chosen(run: Run, steps: list[int], several: bool = False) -> list[Checkpoin
     return [by_step[s] for s in sorted(set(steps))]
 
 
-def looked_into(run: Run, chosen: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The checkpoints with the problems that their layout tells only of files it has opened. Raises OpsError."""
+def looked_at(run: Run, chosen: Sequence[Checkpoint]) -> tuple[list[Checkpoint], dict[Path, Sequence[Fault]]]:
+    """The checkpoints, looked into, and all that is wrong with each but for its tensors. Raises OpsError."""
+    from ops.checkpoints import beside, siblings, verify
+
+    every, found = _read(run), _read(run, frozenset(c.step for c in chosen))
+    told: dict[Path, Sequence[Fault]] = {}
+    for checkpoint in found:
+        own = (*verify.faults(checkpoint), *beside.faults(checkpoint))
+        told[checkpoint.path] = (*own, *siblings.faults(checkpoint, every, own))
+    return list(found), told
+
+
+def _read(run: Run, only: frozenset[int] | None = None) -> tuple[Checkpoint, ...]:
+    """The run's checkpoints; or `only` these, looked into. Raises OpsError."""
     from ops.checkpoints import layouts
 
-    found = layouts.read(run, frozenset(c.step for c in chosen))
+    found = layouts.read(run, only)
     if isinstance(found, Unknown):
         raise OpsError(f"the checkpoints are UNKNOWN: {found.reason}", str(run.dir))
-    return list(found)
+    return found
 
 
 # -- every byte, once ------------------------------------------------------------------------------------

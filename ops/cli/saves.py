@@ -101,11 +101,9 @@ def _world(run: Run, config: Config) -> World:
 
 def _verify(run: Run, step: Step, checkpoint: Checkpoint, alive: Callable[[], None]) -> str:
     """Raises Refused for a damaged checkpoint: nothing is made of it."""
-    from ops.checkpoints import beside, verify
     from ops.cli import checkpoint as command
 
-    looked = command.looked_into(run, [checkpoint])
-    faults = [f for seen in looked for f in (*verify.faults(seen), *beside.faults(seen))]
+    faults = [f for found in command.looked_at(run, [checkpoint])[1].values() for f in found]
     if step.how == "deep":
         faults += [f for f in command.read_all(run, [checkpoint], alive)[checkpoint.path] if f not in faults]
     if sure := [f for f in faults if f.sure]:
