@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from ops.model import DISCARDED, M4, Layout, Run
 
 _OF_JOB = r"%\d*[AaJjNnstuxb]"
 """What stands for the job in the names of its files (Slurm, sbatch, filename pattern)."""
+JOBS = 50
+"""Logs of jobs that are looked at, where each has its own."""
 _YAML_KEYS = ("kill_switch_path", "save_switch_path")
 
 
@@ -141,6 +143,7 @@ def describe(folder: Path) -> tuple[Run, cfg.Config]:
 
         template(config.progress, str(file))
     name = config.name or save_dir.name
+    log, *earlier = _said_logs(folder, config.log) if config.log else _logs(save_dir)
     said = _trainer_paths(save_dir)
 
     def place(key: str, *conventions: Path | None) -> Path | None:
@@ -153,7 +156,8 @@ def describe(folder: Path) -> tuple[Run, cfg.Config]:
     run = Run(
         dir=save_dir,
         name=name,
-        log=_said_log(folder, config.log) if config.log else _log(save_dir),
+        log=log,
+        earlier_logs=tuple(path for path in earlier if path),
         evals=_followed(place("evals", evals if os.path.isfile(evals) else None)),
         kill_switch=place("kill_switch", said.get("kill_switch_path")),
         save_switch=place("save_switch", said.get("save_switch_path")),
@@ -179,32 +183,32 @@ def _followed(path: Path | None) -> Path | None:
     return path and Path(os.path.realpath(path))
 
 
-def _log(save_dir: Path) -> Path | None:
-    """`logs/main_log.txt`, else the newest `logs/*.out` (Slurm's own output file)."""
+def _logs(save_dir: Path) -> Sequence[Path | None]:
+    """`logs/main_log.txt`, else `logs/*.out` (Slurm's own output files), the newest first."""
     main = save_dir / "logs" / "main_log.txt"
     try:
         if main.is_file():
-            return main
-        return _newest((save_dir / "logs").glob("*.out"))
+            return (main,)
+        return _newest_first((save_dir / "logs").glob("*.out")) or (None,)
     except OSError:  # whoever reads it learns why
-        return main
+        return (main,)
 
 
-def _said_log(folder: Path, said: str) -> Path:
-    """The log that m4ops.toml names: of a pattern the newest file, or the pattern itself while there is none."""
+def _said_logs(folder: Path, said: str) -> Sequence[Path]:
+    """The log that m4ops.toml names: of a pattern all files, the newest first, or the pattern itself while there is none."""
     path = Path(os.path.abspath(folder / said))
     if not any(sign in said for sign in "*?[%") or path.exists():
-        return path
+        return (path,)
     from glob import glob
 
     with suppress(OSError):
         found = glob(re.sub(_OF_JOB, "*", said), root_dir=folder)
-        return _newest(Path(os.path.abspath(folder / name)) for name in found) or path
-    return path
+        return _newest_first(Path(os.path.abspath(folder / name)) for name in found) or (path,)
+    return (path,)
 
 
-def _newest(files: Iterable[Path]) -> Path | None:
-    return max(files, key=lambda file: file.stat().st_mtime, default=None)
+def _newest_first(files: Iterable[Path]) -> list[Path]:
+    return sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)[:JOBS]
 
 
 def _trainer_paths(save_dir: Path) -> dict[str, Path]:

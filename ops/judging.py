@@ -100,7 +100,7 @@ def _follow(seen: Snapshot, at: _Place) -> bool:
     log, begun, file = seen.run.log, False, None
     if log is None or (at.cursor and reader.unchanged(log, at.cursor, seen.run.progress)):
         return False
-    for new, after in rotated.read_batches(log, at.cursor, seen.run.progress):
+    for new, after in rotated.read_batches(log, at.cursor, seen.run.progress, seen.run.earlier_logs):
         if (after.restarted or after.moved) and new.path != file:
             file, at.unseen = new.path, after.unseen
             anew = not after.moved or rotated.again(at.end, new)

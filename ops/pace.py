@@ -41,7 +41,9 @@ def seconds_per_step(samples: Sequence[Sample]) -> float | None:
     """Seconds a step over the last points of one job, saves included; None while there are not two of them."""
     recent = [samples[-1]] if samples else []
     for sample in reversed(samples[-WINDOW:-1]):
-        if sample.step >= recent[-1].step or seconds_between(sample, recent[-1]) is None:
+        # An earlier file is another job's, maybe; a clock of the job's own would tell.
+        elsewhere = sample.elapsed is None and sample.offset < 0 <= recent[-1].offset
+        if elsewhere or sample.step >= recent[-1].step or seconds_between(sample, recent[-1]) is None:
             break
         recent.append(sample)
     passed = seconds_between(recent[-1], recent[0]) if len(recent) > 1 else None

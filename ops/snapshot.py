@@ -145,7 +145,7 @@ def _log(seen: Snapshot, size: int | None) -> LogView | Unknown:
     if seen.run.log:
         from ops.logs import rotated
 
-        log = rotated.read(seen.run.log, size, seen.run.progress)
+        log = rotated.read(seen.run.log, size, seen.run.progress, seen.run.earlier_logs)
         if isinstance(log, LogView) and size is not None and size < LOOK:
             return replace(log, brief=True)
     return with_kept(seen, log)

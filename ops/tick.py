@@ -135,7 +135,7 @@ def _scanned(run: Run) -> tuple[nodes.Scan, Mapping[str, Any], Unknown | None]:
         return scan, kept.get("cursor", {}), snapshot.NO_LOG
     begun = False
     try:
-        for log, after in rotated.read_batches(run.log, cursor):
+        for log, after in rotated.read_batches(run.log, cursor, earlier=run.earlier_logs):
             if after.restarted and not begun:
                 begun, scan = True, nodes.Scan()
             scan, cursor = nodes.follow(scan, log), after

@@ -2,15 +2,19 @@
 
 import gzip
 import json
+import os
 import random
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fake_slurm import FakeSlurm
+from msgspec.structs import replace
 from runs import m4ops
+from test_detectors import job as detectors_job
 from test_incremental import line, seen
 
 from ops import discovery
@@ -107,6 +111,33 @@ def test_the_curve_and_the_screen_go_back_as_far_as_before(
     assert shown["progress"]["step"] == 25 * 181 and shown["progress"]["seconds_per_step"]
     trainer.log.write_text("")
     assert "step 4500" in m4ops("status", slurm=FakeSlurm([])).out, "a file without a step yet"
+
+
+def test_jobs_with_logs_of_their_own_are_read_one_after_the_other(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that began and ended between two looks; the next one may still be loading its model."""
+    (trainer.folder / "m4ops.toml").write_text('log = "logs/slurm-%A_%a.out"\n')
+    begun = time.time() - 9000
+
+    def job(number: int, rows: int, *more: str) -> None:
+        trainer.log = trainer.folder / "logs" / f"slurm-7_{number}.out"
+        trainer.logs(rows, *more)
+        os.utime(trainer.log, (begun + 60 * number, begun + 60 * number))
+
+    job(1, 60)
+    _, memory = kinds(trainer, Memory())
+    job(2, 0, "srun: error: Node failure on n42\n")
+    job(3, 2, "srun: error: Node failure on n43\n")
+    job(4, 0, "loading\n")
+    told = judge(seen(trainer.folder), memory)
+    assert sorted(f.node for f in told.findings if f.kind == "node-failure") == ["n42", "n43"]
+    assert steps(told.snapshot.log) == list(range(25, 25 * 63, 25))
+    monkeypatch.chdir(trainer.folder)
+    points = json.loads(m4ops("plot", "--json", slurm=FakeSlurm([])).out)
+    assert sum(len(branch["live"]) for branch in points["branches"]) == 62
+    loading = replace(told.snapshot, now=begun + 240 + 600, jobs=(detectors_job(start=begun + 200),))
+    assert "log-stalled" not in {f.kind for f in judge(loading, told.memory).findings}
 
 
 def test_what_is_known_to_nobody_is_unseen_and_copies_are_no_history(trainer: Trainer, rotate: Rotate) -> None:

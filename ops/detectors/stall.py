@@ -99,6 +99,6 @@ def _between_saves(snapshot: Snapshot) -> list[float]:
 
 def _logged_by(last: Sample | None, started: float, modified: float) -> bool:
     """Is the last step this job's, not an earlier one's? `elapsed` counts from the job's start."""
-    if last is None or modified < started:
+    if last is None or modified < started or last.offset < 0:  # an earlier file may be another job's
         return False
     return last.elapsed is None or started + last.elapsed <= modified + 60

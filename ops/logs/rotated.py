@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -88,19 +88,25 @@ class Unpacked(io.RawIOBase):
         self.packed.close()
 
 
-def read(path: Path, last_bytes: int | None = None, progress: str = "") -> LogView | Unknown:
-    """The log, or its last `last_bytes`, as `reader.read_log` does; what it lacks of them is read from what it was before."""
+def read(
+    path: Path, last_bytes: int | None = None, progress: str = "", earlier: Sequence[Path] = ()
+) -> LogView | Unknown:
+    """The log, or its last `last_bytes`, as `reader.read_log` does; what it lacks of them is read from what it was before.
+
+    `earlier`: the logs of the jobs before, newest first.
+    """
     try:
         with opened(path) as log:
-            return _further_back(log, read_file(log, last_bytes, progress), last_bytes, progress)
+            seen = read_file(log, last_bytes, progress)
+            return _further_back(_older(log, earlier) if seen.begin == 0 else (), seen, last_bytes, progress)
     except OSError as error:
         return unknown(path, error)
 
 
-def _further_back(log: File, seen: LogView, last_bytes: int | None, progress: str) -> LogView:
+def _further_back(older: Sequence[Path], seen: LogView, last_bytes: int | None, progress: str) -> LogView:
     """What was seen of a log, with what stood before it. An older file that cannot be read is where it begins."""
     with suppress(OSError):
-        for file in _older(log) if seen.begin == 0 else ():
+        for file in older:
             left = None if last_bytes is None else last_bytes - (seen.size - seen.begin)
             if (left is not None and left <= 0) or (left is not None and _large(file)):
                 break
@@ -134,7 +140,9 @@ def read_new(path: Path, cursor: Cursor | None, progress: str = "") -> tuple[Log
     return replace(last[0], samples=tuple(samples), events=tuple(events)), last[1]
 
 
-def read_batches(path: Path, cursor: Cursor | None, progress: str = "") -> Iterator[tuple[LogView, Cursor]]:
+def read_batches(
+    path: Path, cursor: Cursor | None, progress: str = "", earlier: Sequence[Path] = ()
+) -> Iterator[tuple[LogView, Cursor]]:
     """The same block by block, at least once: memory does not grow with the file. Raises OSError.
 
     Where the log was rotated, its rest comes first, from the files it was before; where it was never read, some history.
@@ -144,7 +152,7 @@ def read_batches(path: Path, cursor: Cursor | None, progress: str = "") -> Itera
         if known and cursor and same(log, cursor):
             yield from batches(log, cursor, progress)
             return
-        older = _missed(log, cursor) if known and cursor else _history(log)
+        older = _missed(log, cursor, earlier) if known and cursor else _history(log, earlier)
         moved, restarted = known, not known and cursor is not None
         for number, (file, skip) in enumerate(older):
             with _part(file) as part:
@@ -157,9 +165,9 @@ def read_batches(path: Path, cursor: Cursor | None, progress: str = "") -> Itera
             yield new, replace(after, restarted=restarted or lost, moved=moved, unseen=lost)
 
 
-def _missed(log: File, cursor: Cursor) -> list[tuple[Path, int]]:
+def _missed(log: File, cursor: Cursor, earlier: Sequence[Path]) -> list[tuple[Path, int]]:
     """The files that hold what was written since the cursor, oldest first: none where that is not certain."""
-    older = _older(log)
+    older = _older(log, earlier)
     with os.scandir(log.path.parent) as folder:
         moved = [Path(e.path) for e in folder if e.inode() == cursor.inode and e.name != log.path.name]
     for found, test in ((moved, same), (older, copied)):
@@ -177,12 +185,12 @@ def _holds(file: Path, cursor: Cursor, test: Callable[[File, Cursor], bool]) -> 
     return False
 
 
-def _history(log: File) -> list[tuple[Path, int]]:
+def _history(log: File, earlier: Sequence[Path]) -> list[tuple[Path, int]]:
     """The files before the log, oldest first, and where to begin in them: enough for a habit of the run."""
     found: list[tuple[Path, int]] = []
     left = HISTORY - log.size
     with suppress(OSError):
-        for file in _older(log):
+        for file in _older(log, earlier):
             if left <= 0 or _large(file):
                 break
             with _part(file) as part:
@@ -195,9 +203,10 @@ def _large(file: Path) -> bool:
     return file.suffix == ".gz" and file.stat().st_size > PACKED
 
 
-def _older(log: File) -> tuple[Path, ...]:
+def _older(log: File, earlier: Sequence[Path]) -> tuple[Path, ...]:
     """The files that the log was before, newest first, as their names say; with both kinds of names as they were written.
 
+    Then those of earlier jobs.
     What the log still holds is a copy of it, and none of them. Raises OSError.
     """
     name, written = log.path.name, {}
@@ -210,7 +219,8 @@ def _older(log: File) -> tuple[Path, ...]:
     counted = {len(mark) <= 3 for mark in marks.values()}
     sign = 1 if True in counted else -1
     files.sort(key=(lambda file: sign * int(marks[file])) if len(counted) < 2 else written.__getitem__)
-    return tuple(path for path in map(log.path.with_name, files) if not _held(path, log))
+    rotated = [path for path in map(log.path.with_name, files) if not _held(path, log)]
+    return tuple(dict.fromkeys((*rotated, *(path for path in earlier if path != log.path))))
 
 
 def _held(path: Path, log: File) -> bool:

@@ -89,6 +89,8 @@ class Run(Struct, frozen=True):
     cluster: str = ""
     """The Slurm cluster that is asked by `-M` (named in m4ops.toml); empty: the one Slurm itself means."""
     layout: Layout = M4
+    earlier_logs: tuple[Path, ...] = ()
+    """Where each job has a log of its own: those of the jobs before, newest first."""
 
     @property
     def evaluated(self) -> bool:

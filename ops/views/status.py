@@ -177,7 +177,7 @@ def _progress(snapshot: Snapshot, color: bool) -> list[str]:
     log = snapshot.log
     if isinstance(log, Unknown):
         return [_row("progress", paint(unknown(log), "magenta", color), color)]
-    age = f"log written {words.ago(snapshot.now - log.modified)}"
+    age = f"log written {words.ago(snapshot.now - log.modified)}{', without a step' if log.source else ''}"
     if log.source == log.path:
         age = "no log"
     if not log.samples:
@@ -199,7 +199,7 @@ def _progress(snapshot: Snapshot, color: bool) -> list[str]:
 def _kept(source: Path, snapshot: Snapshot) -> str:
     """That the steps are those of a checkpoint."""
     place = source.relative_to(snapshot.run.dir) if source.is_relative_to(snapshot.run.dir) else source
-    return f"no step in it: all this is from {clean(str(place))}, as of its save"
+    return f"all this is from {clean(str(place))}, as of its save"
 
 
 def _speed(log: LogView, now: float, running: bool) -> str:
