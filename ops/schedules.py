@@ -22,7 +22,7 @@ Group = Mapping[str, float]
 """The LR fields of one of the optimizer's parameter groups."""
 COUNTERS = ("last_epoch", "_step_count", "T_cur", "T_i", "last_batch_iteration", "num_steps")
 """Where a scheduler says how far it is."""
-_HELD = re.compile(r"(?:lr_schedulers?(?:\[\d+\])?|opt_param_scheduler|state\.schedulers\.\w+)\.")
+_HELD = re.compile(r"(?:(?:app\.)?lr_schedulers?(?:\[\d+\])?|opt_param_scheduler|state\.schedulers\.\w+)\.")
 """How a label begins in a file that holds more than a scheduler: DeepSpeed's, Lightning's, Megatron-LM's, Composer's."""
 _INNER = re.compile(r"(?:^|\.)_schedulers\[")
 IN_CODE = "LambdaLR or MultiplicativeLR"

@@ -139,14 +139,19 @@ def test_a_count_grows_in_the_room_that_its_value_has(
 
 @pytest.mark.parametrize("one_file", [True, False])
 def test_what_torch_itself_saved_is_scaled_undone_loaded_and_rewound(one_file: bool, tmp_path: Path) -> None:
-    """All in one file; and each value in a file of its own, as many ranks share out what they hold alike."""
+    """All in one file; and each value in a file of its own, as many ranks share out what they hold alike.
+
+    The latter is called as torch's own tutorial of distributed checkpoints calls it.
+    """
+    top, moments_key = ("app.", "optim") if not one_file else ("", "optimizer")
     net = torch.nn.Linear(6, 2)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100, 1e-4)
 
     def state() -> dict[str, object]:
         weights, moments = get_state_dict(net, optimizer)
-        return {"model": weights, "optimizer": moments, "lr_scheduler": schedule.state_dict()}
+        found = {"model": weights, moments_key: moments, "lr_scheduler": schedule.state_dict()}
+        return {"app": found} if top else found
 
     def train(steps: int) -> list[float]:
         used = []
@@ -164,7 +169,8 @@ def test_what_torch_itself_saved_is_scaled_undone_loaded_and_rewound(one_file: b
         held: dict[str, Any] = state()
         with warnings.catch_warnings(action="ignore"):
             checkpoint.load(held, checkpoint_id=str(run.dir / "checkpoint_10"), no_dist=True)
-        set_state_dict(net, optimizer, model_state_dict=held["model"], optim_state_dict=held["optimizer"])
+        held = held["app"] if top else held
+        set_state_dict(net, optimizer, model_state_dict=held["model"], optim_state_dict=held[moments_key])
         schedule.load_state_dict(held["lr_scheduler"])
         return train(5)
 
@@ -178,7 +184,12 @@ def test_what_torch_itself_saved_is_scaled_undone_loaded_and_rewound(one_file: b
             checkpoint.save(state(), storage_writer=writer, no_dist=True)
     before = tree(run.dir)
     about = json.loads(run.done("inspect", "--json"))
-    assert about["layout"] == "dcp"
+    assert (about["layout"], about["optimizers"]) == ("dcp", ["AdamW"])
+    assert f"{top}{moments_key}.param_groups[0].lr" in [site["label"] for site in about["lr"]]
+    from safetensors.torch import load_file
+
+    run.done("extract", "15", "--out", str(tmp_path / "weights"))
+    assert load_file(tmp_path / "weights" / "model.safetensors").keys() == {"weight", "bias"}
     assert about["weights"] == [{"part": "weights", "dtype": "float32", "elements": 14}]
     run.done("rewind", "--to", "10", "-y")
     assert sorted(p.name for p in run.dir.glob("checkpoint_*")) == ["checkpoint_10", "checkpoint_5"]
@@ -186,6 +197,10 @@ def test_what_torch_itself_saved_is_scaled_undone_loaded_and_rewound(one_file: b
     shown = re.findall(r"→ ([\d.e-]+)", " ".join(planned.split()).partition("LR in the next steps: ")[2])[:5]
     assert [float(lr) for lr in shown] == pytest.approx([lr / 4 for lr in plain], rel=1e-5)
     assert resumed() == pytest.approx([lr / 4 for lr in plain], rel=1e-12)
+    run.done("undo", "-y")
+    run.done("reset-optimizer", "-y")
+    assert resumed()[0] == plain[0]
+    assert max(float(state["step"]) for state in optimizer.state.values()) == 5
     run.done("undo", "-y")
     run.done("shift-schedule", "--to-step", "300", "-y")
     assert resumed()[0] == pytest.approx(curve(300), rel=1e-12)

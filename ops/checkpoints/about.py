@@ -309,6 +309,7 @@ def _model(file: TorchFile) -> Any:
     """
     tree = file.tree if isinstance(file.tree, dict) else {}
     if file.many:
+        tree = {**tree, **(tree.get("app") or {})}
         return {name: value for name, value in tree.items() if isinstance(value, Tensor) or name == "model"}
     state = tree.get("state")
     inner = state.get("model") if isinstance(state, dict) else None

@@ -39,12 +39,17 @@ class Item(Struct, frozen=True):
 
 def items(folder: Path) -> tuple[Item, ...]:
     """Every value of the checkpoint in a folder. StateError when its `.metadata` is missing or damaged."""
+    return _items(*_metadata(folder))
+
+
+def _metadata(folder: Path) -> tuple[Path, tuple[int, int, int]]:
+    """The file, and what tells one content of it from another."""
     file = folder / METADATA
     try:
         info = file.stat()
     except OSError as error:
         raise StateError(f"cannot be read: {error.strerror}", str(file)) from error
-    return _items(file, (info.st_ino, info.st_size, info.st_mtime_ns))
+    return file, (info.st_ino, info.st_size, info.st_mtime_ns)
 
 
 def mentions(folder: Path, key: str) -> bool:
@@ -143,10 +148,8 @@ def read(path: Path) -> TorchFile:
             node, kept = _own(value.tree, f"{number}:")
             storages |= {f"{number}:{key}": place for key, place in extents(value, kept).items()}
             _put(tree, item.path, node)
-    for item in items(path.parent):
-        _know_group(tree, item.path)
-        if len(item.path) == 2 and "scheduler" in str(item.path[0]) and item.path[0] in tree:
-            tree[item.path[0]].setdefault(item.path[1], None)  # a scheduler's numbers are shared out as well
+    for place, key in _shared_out(*_metadata(path.parent)):
+        _know(tree, place, key)
     end = max((item.at + item.size for item in mine), default=0)
     whole = Directory(tuple(records), end, end, None, end)
     return TorchFile(path, _lists(tree), (end, end), directory=whole, storages=storages, many=True)
@@ -185,20 +188,35 @@ def _put(tree: dict[Any, Any], path: Path_, value: Any) -> None:
     tree[path[-1]] = value
 
 
-def _know_group(tree: dict[Any, Any], path: Path_) -> None:
-    """An optimizer's numbers are shared out among the ranks' files: each says of which groups, and is one of an optimizer.
+@lru_cache(maxsize=8)
+def _shared_out(file: Path, version: tuple[int, int, int]) -> tuple[tuple[Path_, str | int], ...]:
+    """An optimizer's groups and a scheduler's numbers, which the ranks share out among their files: where, and which.
 
     Source: pytorch `torch/distributed/checkpoint/_dedup_save_plans.py`.
     """
-    if "param_groups" not in path[1:-1]:
-        return
-    at = path.index("param_groups", 1)
-    for key in path[:at]:
-        tree = tree.get(key, {})
-    if tree:
+    found: dict[tuple[Path_, str | int], None] = {}
+    for path in (item.path for item in _items(file, version)):
+        if "param_groups" in path[:-1]:
+            at = path.index("param_groups")
+            found[path[:at], path[at + 1]] = None
+        elif "scheduler" in str(path[-2:-1]):
+            found[path[:-1], path[-1]] = None
+    return tuple(found)
+
+
+def _know(tree: dict[Any, Any], place: Path_, key: str | int) -> None:
+    """A file with a part of an optimizer or a scheduler has the others' groups and numbers too, empty."""
+    for name in place:
+        inside = tree.get(name)
+        if not isinstance(inside, dict):
+            return
+        tree = inside
+    if place and "scheduler" in str(place[-1]):
+        tree.setdefault(key, None)
+    elif place:
         groups = tree.setdefault("param_groups", {})
-        if isinstance(number := path[at + 1], int):
-            groups.setdefault(number, {})
+        if isinstance(key, int):
+            groups.setdefault(key, {})
 
 
 def _lists(tree: Any) -> Any:

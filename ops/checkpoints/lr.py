@@ -47,9 +47,11 @@ SHARD = re.compile(
 )
 """A file of DeepSpeed's, by rank."""
 _SCHEDULER_KEYS = ("lr_scheduler", "lr_schedulers")
-_ROOT = re.compile(r"|lr_scheduler|lr_schedulers\[0\]|state\.schedulers\.\w+")
+_ROOT = re.compile(r"|(?:app\.)?lr_scheduler|lr_schedulers\[0\]|state\.schedulers\.\w+")
 """What the one scheduler of a file is labelled."""
-_OPTIMIZER_KEYS = ("optimizer", "optimizer_state_dict", "base_optimizer_state")
+_APP = "app"
+"""What torch's own tutorial of distributed checkpoints puts all state under; the optimizer is `optim` there."""
+_OPTIMIZER_KEYS = ("optimizer", "optimizer_state_dict", "base_optimizer_state", "optim", _APP)
 Edits = Iterable[tuple[LrSite, float]]
 
 
@@ -299,7 +301,8 @@ def schedulers(name: str, tree: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
     """Label and state dict of each scheduler in a file of that name, the outer before the inner, each once."""
     todo, seen = [("", tree)], set()
     if not holds_scheduler(name):
-        todo = [(key, tree.get(key)) for key in _SCHEDULER_KEYS] if isinstance(tree, dict) else []
+        held = [("", tree), (f"{_APP}.", tree.get(_APP))] if isinstance(tree, dict) else []
+        todo = [(at + key, node.get(key)) for at, node in held for key in _SCHEDULER_KEYS if isinstance(node, dict)]
         todo += _composer(tree, "schedulers").items()
     while todo:
         label, node = todo.pop()

@@ -43,7 +43,7 @@ class Whole(NamedTuple):
 
 
 def weights(folder: Path) -> Iterator[Whole]:
-    """Every tensor of the model; where all of them lie under the key `model`, without it.
+    """Every tensor of the model; where all of them lie under the key `model`, or `app`, without it.
 
     StateError when one is not all there, or lies in a way m4ops cannot put together.
     """
@@ -53,8 +53,8 @@ def weights(folder: Path) -> Iterator[Whole]:
         raise StateError("no metadata of a distributed checkpoint", str(folder / METADATA))
     places = {(i.state["fqn"], i.state.get("offset")): info.state for i, info in stored.items() if isinstance(i, Call)}
     found = {str(n): a.state for n, a in tensors.items() if isinstance(a, Call) and isinstance(a.state, dict)}
-    found = {n: said for n, said in found.items() if "size" in said and not n.startswith(_OTHERS)}
-    key = "model." if all(n.startswith("model.") for n in found) else ""
+    found = {n: said for n, said in found.items() if "size" in said and not n.removeprefix("app.").startswith(_OTHERS)}
+    key = next((key for key in ("app.model.", "app.", "model.") if all(n.startswith(key) for n in found)), "")
     for name, said in found.items():
         yield _whole(name.removeprefix(key), said, list(_parts(folder, name, said, places)))
 
