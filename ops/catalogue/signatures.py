@@ -12,7 +12,7 @@ _ERROR = r"(?:[\w.]*(?:Error|Exception|error): (?:transform: failed to synchroni
 _SAID = r"(?:what\(\):\s+)?" + _ERROR
 _KERNEL = r"(?:(?:.*?\s)?(?P<node>(?=\S*[A-Za-z-])[\w.-]+) kernel: .*?|.*?)"
 """Of syslog, or of dmesg, which names no host."""
-_NET = r"(?:.*?(?P<node>[\w.-]+):\d+:\d+ \[\d+\] )?.*?"
+_NET = r"(?:.*?(?<![\w.-])(?P<node>[\w.-]+):\d+:\d+ \[\d+\] )?.*?"
 """Of NCCL: the host that tells, not the peer."""
 _GLOO = _SAID + r"\[?\S*gloo/transport/tcp/\S+\] "
 _SURVIVED = r"(?!.*(?:\b[Rr]e-?try|\btrying\b|\b[Ss]kipp|\b[Ii]gnor|\b[Ff]all(?:ing)? back|\b[Cc]ontinu))"
@@ -23,6 +23,16 @@ _NCCL = r".*Rank (?P<rank>\d+)\]\S* Terminating the process after attempting to 
 
 def _s(event: str, literals: str, pattern: str, kind: str = "") -> Signature:
     return Signature(event, tuple(literals.split("|")), pattern, kind)
+
+
+def _exits(literals: str, before: str, after: str = "") -> tuple[Signature, ...]:
+    """A launcher's line with an exit code: a signal's, negative or as a shell has it, or the program's own."""
+    return (
+        _s("exit-stopped", literals, before + r"(?:-2|-15|130|143)\b" + after, "told-to-stop"),
+        _s("exit-killed", literals, before + r"(?:-9|137)\b" + after, "task-killed"),
+        _s("exit-crashed", literals, before + r"(?:-\d+|13[4-9])\b" + after, "crash"),
+        _s("exit-failed", literals, before + r"(?P<value>[1-9]\d*)\b" + after, "rank-died"),
+    )
 
 
 SIGNATURES: tuple[Signature, ...] = (
@@ -63,6 +73,8 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("mpi-failed", "processes exited with non-zero status|MPI_ABORT was invoked|Local abort before MPI_INIT",
        r"(?:\w+ detected that one or more processes exited with non-zero status|MPI_ABORT was invoked on rank (?P<rank>\d+)"
        r"|\[(?P<node>[\w.-]+):\d+\] Local abort before MPI_INIT)", "rank-died"),
+    _s("crash", "*** SIG", r"\*\*\* SIG(?:ABRT|SEGV|BUS|FPE|ILL) received by PID"),
+    _s("host-oom", "low on resource: memory|reason: OOMKilled|Reason:       OOMKilled", r".*(?:The node was low on resource: memory|[Rr]eason: +OOMKilled)"),
     _s("crash", "died with <Signals.SIG", r".*died with <Signals\.SIG(?:SEGV|BUS|ABRT|FPE|ILL)"),
     _s("task-killed", "died with <Signals.SIG", r".*died with <Signals\.SIGKILL"),
     _s("killed", "Killed", r"(?:\S+: line \d+:\s+\d+ Killed\s+\S|Killed\s*$)", "task-killed"),
@@ -103,7 +115,14 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("xid-critical", "Detected Critical Xid Error", r"(?:.*\s)?GPU \S+: Detected Critical Xid Error", "xid"),
     _s("fs-stalls", "not responding|was lost; in progress operations",
        _KERNEL + r"(?:nfs: server \S+ not responding|Lustre: .*Connection to \S+ .*was lost; in progress operations)", "hung-task"),
-    _s("fs-error", "mmfs: [", r"(?:.*?(?P<node>[\w.-]+) )?mmfs: \[[EX]\] "),
+    _s("fs-error", "mmfs: [", r"(?:.*?(?<![\w.-])(?P<node>[\w.-]+) )?mmfs: \[[EX]\] "),
+    _s("fs-error", "EXT4-fs error|XFS (|Buffer I/O error|I/O error, dev|Remounting filesystem read-only|timeout, aborting|timeout, reset controller",
+       _KERNEL + r"(?:EXT4-fs error|XFS \(\S+\): (?:.*I/O [Ee]rror|.*[Ss]hutting down|Corruption)|Buffer I/O error on|I/O error, dev|.*Remounting filesystem read-only"
+       r"|nvme\d*\S* \S*:? ?I/O \d+ .*timeout, (?:aborting|reset controller))"),
+    _s("driver", "RmInitAdapter failed", _KERNEL + r"NVRM: GPU \S+ RmInitAdapter failed"),
+    _s("nvswitch", "detected NVSwitch fatal error", r".*detected NVSwitch fatal error (?P<value>\d+)"),
+    _s("kernel-fault", "severity=Uncorrect", _KERNEL + r"PCIe Bus Error: severity=Uncorrect\w+ \(Fatal\)"),
+    _s("nccl-ib", "health compromised|status definitely down", _KERNEL + r"(?:mlx5_core .*health compromised|\S+: link status definitely down for interface ib)"),
     _s("fabric-manager", "Error 802: system not yet initialized", r".*Error 802: system not yet initialized"),
     # PyTorch, NCCL, Python.
     _s("cuda-ecc", "uncorrectable ECC error|ECCUncorrectable",
@@ -115,6 +134,10 @@ SIGNATURES: tuple[Signature, ...] = (
        r"(?:CUDA driver version is insufficient|No CUDA GPUs are available|no CUDA-capable device|.*forward compatibility was attempted))"),
     _s("device-error", "Memory access fault by GPU|HSA_STATUS_ERROR|synStatus=|halted unexpectedly|halted prematurely",
        r"(?:Memory access fault by GPU|.*HSA_STATUS_ERROR_\w|" + _SAID + r"synStatus=(?!0\b|1 \[[Ss]uccess)\d+ |.*(?:Core halted unexpectedly|device halted prematurely))"),
+    _s("nccl-timeout", "EI0002: |EI0006: ", r"EI000[26]: "),
+    _s("device-error", "EE1|EH9999: |EI0|EL0|EZ9999: ", r"E[A-Z]\d{4}: (?!.*[Ww]arning)"),
+    _s("device-error", ", RankID:", r"(?:\[ERROR\] )?\d{4}-\d\d-\d\d-[\d:]+ \(PID:\d+, Device:-?\d+, RankID:(?:(?P<rank>\d+)|-\d+)\) ERR\d{5} "),
+    _s("exception", "Exception in device=", r"Exception in device=(?P<value>[\w:]+): ", "traceback"),
     _s("cuda-error", "Assertion `", r"\S*\.(?:cuh?|hip)(?::\d+|\(\d+\)): .*Assertion `.* failed"),
     _s("cuda-error", "cuda runtime error (", _SAID + r"cuda runtime error \(\d+\) : (?P<value>[^.\n]*)"),
     _s("cuda-error", "create cublas handle|create cudnn handle", r"(?:[Ff]ailed to|[Cc]ould not) create (?:cublas|cudnn) handle: "),
@@ -172,14 +195,10 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("worker-lost", "worker died or was killed|ActorDiedError|RayActorError|NodeDiedError|heartbeat timeout|lost communication with",
        r"(?:A worker died or was killed while executing|ray\.exceptions\.(?:Actor|RayActor|Node)(?:Died)?Error"
        r"|.*Task /job:\S+ heartbeat timeout|ORTE has lost communication with)"),
-    _s("elastic-stopped", "failed (exitcode: -", r".*failed \(exitcode: -(?:2|15)\) local_rank", "told-to-stop"),
-    _s("elastic-killed", "failed (exitcode: -9", r".*failed \(exitcode: -9\) local_rank", "task-killed"),
-    _s("elastic-crashed", "failed (exitcode: -", r".*failed \(exitcode: -\d+\) local_rank", "crash"),
-    _s("elastic-failed", "failed (exitcode: ", r".*failed \(exitcode: (?P<value>\d+)\) local_rank", "rank-died"),
-    _s("launcher-stopped", "exits with return code = -", r".*exits with return code = -(?:2|15)\b", "told-to-stop"),
-    _s("launcher-killed", "exits with return code = -9", r".*exits with return code = -9\b", "task-killed"),
-    _s("launcher-crashed", "exits with return code = -", r".*exits with return code = -\d+", "crash"),
-    _s("launcher-failed", "exits with return code = ", r".*exits with return code = (?P<value>[1-9]\d*)", "rank-died"),
+    *_exits("failed (exitcode: ", r".*failed \(exitcode: ", r"\) local_rank"),
+    *_exits("exits with return code = ", r".*exits with return code = "),
+    *_exits("crashed with exit code|) exited with code", r"(?:Global r|R)ank (?P<rank>\d+) (?:\(PID \d+\) exited with|crashed with exit) code "),
+    *_exits("command terminated with exit code", r"command terminated with exit code "),
     _s("elastic-root", "Root Cause (first observed failure)", r"Root Cause \(first observed failure\):", "rank-died"),
     _s("elastic-host", "  host      : ", r"host +: (?P<node>\S+)", "report"),
     _s("elastic-rank", "  rank      : ", r"rank +: (?P<rank>\d+) \(local_rank", "report"),

@@ -12,9 +12,10 @@ from ops.model import LogEvent
 
 LABEL = (
     r"\d+:\s+|\[(?:rank|default)\d+\]:\s?|\[\d+,\d+\]<std(?:out|err)>:\s?|\((?:[\w.<>]+ )?(?:pid=\d+|raylet)[^)]*\)\s"
-    r"|(?!srun|slurm|sbatch)(?P<host>(?=[\w.-]*\d)[A-Za-z][\w.-]*|\d+(?:\.\d+){3}):\s"
+    r"|(?!srun|slurm|sbatch|E[A-Z]\d{4}:)(?P<host>(?=[\w.-]*\d)[A-Za-z][\w.-]*|\d+(?:\.\d+){3}):\s"
+    r"|[A-Za-z][\w.-]*\d\s*\|\s"
 )
-"""Who writes: `srun --label`, torchrun's rank, mpirun's, Ray's process, pdsh's host."""
+"""Who writes: `srun --label`, torchrun's rank, mpirun's, Ray's process, pdsh's host, docker compose's service."""
 STAMP = (
     r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?(?:\s+\[(?!\s*(?:INFO|WARN|DEBUG))[^\]\[]{1,60}\](?=\s))*"
     r"|\[?\d\d/\d\d(?:/\d{2,4})? \d\d:\d\d:\d\d(?:[.,]\d+)?(?: [\w.]+)?\]:?"
@@ -22,7 +23,7 @@ STAMP = (
 """When: an ISO time, with the tags that follow it, or `[12/20 18:16:20 name]:`."""
 LEVEL = (
     r"(?:ERROR|CRITICAL|FATAL)(?::(?:[\w.]+:)?|\s+\[[^\]]*\]|(?=\s))|(?:[\w.]+: )?\[(?:ERROR|CRITICAL|FATAL)\]:?|\|\s*(?:ERROR|CRITICAL)\s*\|\s\S+ [-|]"
-    r"|- [\w.]+ - (?:ERROR|CRITICAL) -|[EF](?:\d{4} [\d:.]+\s+\d+)? [\w./<>-]+:\d+\]|Uncaught(?= )"
+    r"|- [\w.]+ - (?:ERROR|CRITICAL) -|[EF](?:\d{4} [\d:.]+\s+\d+)? [\w./<>-]+:\d+\]|\S+:\d+\s+[\w.]+:\d+\s+(?:ERROR|CRITICAL)(?=\s)|Uncaught(?= )"
 )
 """How bad, in the words of a logger: of what it calls less than an error it has gone on."""
 BAR = r"(?:[^|]{0,80}\|[^|]{0,200}\|\s*\d+/[\d?]+ \[[^\]]{0,80}\])?"
@@ -41,6 +42,8 @@ TAKEN = "Address already in use"
 """What a traceback's last line says of the port of a rendezvous. In another line it is a try of several."""
 LITERALS = (*dict.fromkeys(text.encode() for s in SIGNATURES for text in s.literals), TRACEBACK)
 """What a line must contain to be looked at by `parse_event`, or to begin a traceback."""
+PARSED = 8 << 10
+"""Characters of a line that are matched: a hostile one costs milliseconds."""
 _WANTED = [(literal, index) for index, s in enumerate(SIGNATURES) for literal in s.literals]
 
 
@@ -54,7 +57,7 @@ def _pattern(index: int) -> tuple[re.Pattern[str], re.Pattern[str] | None]:
 
 def parse_event(line: bytes, number: int = 0, offset: int = 0) -> LogEvent | None:
     """The event a line tells, or None. `value` is a path, a code, an id: what the signature says."""
-    text = clean(line)
+    text = clean(line)[:PARSED]
     prefix = PREFIX.match(text)
     assert prefix is not None, "the prefix may be empty"
     start = prefix.end()
