@@ -58,6 +58,7 @@ def test_a_log_reads_the_same_without_the_library(tmp_path, monkeypatch) -> None
     log = tmp_path / "log"
     log.write_bytes(b"\n".join(draw.choices(lines, k=500)) + b"\n")
     monkeypatch.setattr(scan, "SMALL", 0)
+    monkeypatch.setattr(scan, "LARGE", 0)
     first = reader.read_log(log)
     for library in ("hyperscan", "re2"):  # the one, then the other, then none
         monkeypatch.setattr(scan, library, lambda literals: None)
