@@ -94,7 +94,7 @@ def _carry(ctx: click.Context, run: Run, made: Plan, dry_run: bool, yes: bool) -
     from ops.views.plan import plan_text
 
     if not made.wish.get("assume_stopped"):
-        parking.refuse_loose(made.actions, lambda: session.look(run).jobs, run.name)
+        parking.refuse_loose(made.actions, carry.world(run).jobs, run.name)
     session.out(plan_text(made, session.color()))
     if not dry_run:
         session.confirm(yes)
