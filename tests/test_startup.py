@@ -64,3 +64,12 @@ def test_an_edit_imports_what_it_uses(place, trained, command):
     found = modules_of("--run", str(run.dir), *command, "-y", cwd=run.dir, env=env)
     assert "ops.executor" in found
     assert found & (HEAVY | SLOW | ELSEWHERE) == set()
+
+
+@pytest.mark.parametrize(("command", "asks"), [("history", False), ("evals", False), ("status", True)])
+def test_who_tells_nothing_of_queue_and_log_asks_neither(place, command, asks):
+    run, env = place
+    asked = Path(env["HOME"]) / "asked"
+    (Path(env["HOME"]) / "bin" / "squeue").write_text(f"#!/bin/sh\ntouch {asked}\n")
+    assert ("ops.logs" in modules_of(command, cwd=run, env=env)) is asks
+    assert asked.exists() is asks

@@ -98,11 +98,14 @@ def history(ctx: click.Context, as_json: bool) -> None:
 
 
 def _table(ctx: click.Context, as_json: bool, what: str, inspect: bool = False) -> Snapshot:
+    from ops import snapshot
     from ops.views import data, tables
 
-    seen = session.look(session.find(ctx)[0], recent=True)
+    run, _ = session.find(ctx)
     if inspect:
-        seen = _with_copies(_looked_into(seen))
+        seen = _with_copies(_looked_into(session.look(run, recent=True)))
+    else:  # neither queue nor log has a part in it
+        seen = snapshot.beside_log(run, time.time(), Unknown("not asked"))
     if as_json:
         session.out(data.dumps(getattr(data, f"{what}_json")(seen)))
     else:
