@@ -63,7 +63,8 @@ def run(argv: Sequence[str], timeout: float, env: Mapping[str, str] | None = Non
     (out, out_in), (err, err_in) = os.pipe(), os.pipe()
     given = (
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        *((os.POSIX_SPAWN_DUP2, *to) for to in ((out_in, 1), (err_in, 2))),
+        (os.POSIX_SPAWN_DUP2, out_in, 1),
+        (os.POSIX_SPAWN_DUP2, err_in, 2),
     )
     try:
         try:
@@ -116,7 +117,7 @@ def _all_said(said: Mapping[int, bytearray], ends: float) -> bool:
 
 
 def _ended(child: int, ends: float) -> int | None:
-    """The exit code of a child that has said all: it ends now, if not as a rule, then soon."""
+    """The exit code of a child that has said all, and so ends soon; None: it had not at `ends`."""
     pause = 1e-4
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
