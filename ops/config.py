@@ -31,7 +31,7 @@ class Config(Struct, frozen=True):
     """The run's (and its Slurm jobs') name; default: the name of SAVE_DIR."""
     log: str = ""
     """The main log, which may be JSON lines or a CSV (`step,loss,…`) too; default: `logs/main_log.txt`. Of a pattern,
-    `logs/slurm-*.out` or as Slurm writes it (`%x-%j.out`, `%A_%a`), the file that was written last."""
+    `logs/slurm-*.out` or as Slurm writes it (`%x-%j.out`, `%A_%a`), the file that was written last, those of the jobs before being its history."""
     progress: str = ""
     """How a progress line looks, if no format is recognised: `step {step}/{total} | loss: {loss} | {} | lr: {lr}`."""
     evals: str = ""

@@ -136,6 +136,11 @@ def test_jobs_with_logs_of_their_own_are_read_one_after_the_other(
     monkeypatch.chdir(trainer.folder)
     points = json.loads(m4ops("plot", "--json", slurm=FakeSlurm([])).out)
     assert sum(len(branch["live"]) for branch in points["branches"]) == 62
+    trainer.step = 25 * 30
+    job(5, 5)
+    points = json.loads(m4ops("plot", "--json", slurm=FakeSlurm([])).out)
+    assert [len(branch["live"]) for branch in points["branches"]][-1] == 5, "after a rewind to before the last job"
+    assert sum(len(branch["live"]) + len(branch["discarded"]) for branch in points["branches"]) == 67
     loading = replace(told.snapshot, now=begun + 240 + 600, jobs=(detectors_job(start=begun + 200),))
     assert "log-stalled" not in {f.kind for f in judge(loading, told.memory).findings}
 

@@ -124,7 +124,7 @@ def _finish_own(run: Run) -> None:
 
 
 def _judged(run: Run, policy: retention.Policy) -> tuple[Snapshot, tuple[Verdict, ...]]:
-    seen = session.look(run, log=None)
+    seen = session.look(run)
     return seen, _verdicts(seen, policy)
 
 

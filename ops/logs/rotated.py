@@ -106,18 +106,22 @@ def read(
 def _further_back(older: Sequence[Path], seen: LogView, last_bytes: int | None, progress: str) -> LogView:
     """What was seen of a log, with what stood before it. An older file that cannot be read is where it begins."""
     with suppress(OSError):
-        for file in older:
+        for file in older if not _from_scratch(seen) else ():
             left = None if last_bytes is None else last_bytes - (seen.size - seen.begin)
             if (left is not None and left <= 0) or (left is not None and _large(file)):
                 break
             with _part(file) as part:
                 before = read_file(part, left, progress, finished=True)
-            if again(before, seen):
-                break
             seen = tail.before(before, seen)
-            if before.begin:
+            if before.begin or _from_scratch(seen):
                 break
     return seen
+
+
+def _from_scratch(seen: LogView) -> bool:
+    """Does it begin where a training begins? What lies before that is of another one."""
+    first = [sample.step for sample in seen.samples[:2]]
+    return len(first) == 2 and first[0] <= 2 * (first[1] - first[0])
 
 
 def again(before: LogView | None, new: LogView) -> bool:
@@ -205,9 +209,9 @@ def _large(file: Path) -> bool:
 
 def _older(log: File, earlier: Sequence[Path]) -> tuple[Path, ...]:
     """The files that the log was before, newest first, as their names say; with both kinds of names as they were written.
+    What the log still holds is a copy of it, and none of them.
 
-    Then those of earlier jobs.
-    What the log still holds is a copy of it, and none of them. Raises OSError.
+    Then the logs of earlier jobs. Raises OSError.
     """
     name, written = log.path.name, {}
     with os.scandir(log.path.parent) as folder:
