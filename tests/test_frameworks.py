@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from runs import tree
 from trainings import PROGRAMS, Trained, Training
 
@@ -168,3 +169,19 @@ def test_an_edit_of_an_older_last_file_does_not_make_it_the_newest(copied: Train
         copied.done(*wish, "--at", "10", "-y")
         assert "step 20 · ok" in copied.done("status").replace("a resume starts at ", "")
     assert older.stat().st_mtime > 1e9  # and yet a copy of it is seen to be stale
+
+
+@pytest.mark.parametrize("copied", ["hf_trainer"], indirect=True)
+def test_what_somebody_laid_into_a_checkpoint_is_no_damage(copied: Training) -> None:
+    place = copied.dir / "checkpoint-20"
+    torch.save({"logits": torch.tensor([float("-inf"), float("nan")] * 64)}, place / "eval_logits.pt")
+    (place / "tokens.bin").write_bytes(b"\x01\x02 no torch file")
+    found = json.loads(copied.m4ops("verify-checkpoint", "--deep", "20", "--json").out)
+    assert found["verdict"] == "WARNING"
+    (seen,) = found["checkpoints"]
+    assert {fault["file"] for fault in seen["faults"]} == {"eval_logits.pt", "tokens.bin"}
+    told = json.loads(copied.m4ops("check", "--json").out)["findings"]
+    assert "checkpoint-damaged" not in {finding["kind"] for finding in told}
+    os.truncate(place / "optimizer.pt", 100)
+    told = json.loads(copied.m4ops("check", "--json").out)["findings"]
+    assert "checkpoint-damaged" in {finding["kind"] for finding in told}

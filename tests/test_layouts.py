@@ -198,6 +198,28 @@ def test_a_sharded_fsdp_state_is_complete_and_its_lr_is_changed(tmp_path: Path) 
     assert "__0_0.distcp: missing" in " ".join(runs.m4ops("--run", str(tmp_path), "checkpoints").out.split())
 
 
+def test_megatrons_distributed_format_is_known_by_its_config(tmp_path: Path) -> None:
+    place = tmp_path / "iter_0000005"
+    with warnings.catch_warnings(action="ignore"):  # that no process group is there
+        checkpoint.save({"model.w": torch.rand(8, 4)}, checkpoint_id=str(place), no_dist=True)
+    torch.save({"iteration": 5, "opt_param_scheduler": {"max_lr": 1e-3, "num_steps": 20}}, place / "common.pt")
+    (place / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("5")
+    for name in ("__7_0.distcp", "extra.pt"):  # Megatron loads neither
+        (place / name).write_bytes(b"x")
+
+    def verdict() -> str:
+        return str(
+            json.loads(runs.m4ops("--run", str(tmp_path), "verify-checkpoint", "--deep", "--json").out)["verdict"]
+        )
+
+    assert verdict() == "WARNING"
+    (place / "extra.pt").unlink()
+    assert verdict() == "OK"
+    (place / "metadata.json").unlink()  # "… is not a distributed checkpoint"
+    assert verdict() == "CRITICAL"
+
+
 def flat(node: object, label: str = "") -> Iterator[tuple[str, object]]:
     pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     yield label, node if isinstance(node, float) else None

@@ -28,6 +28,11 @@ SUFFIXES = (*_TORCH, ".safetensors")
 _RANDOM = re.compile(r"(?:random_states|rng_state)(?:_(\d+))?\.(?:pkl|pth)")
 _PART = re.compile(r"^__(\d+)_\d+\.distcp$")
 """What one process wrote of a distributed checkpoint."""
+_WITH_OTHERS = ("hf_trainer", "torchtitan", "dcp", "megatron")
+"""The layouts in which a file of anybody's may lie."""
+_LOADED = re.compile(
+    r"(?:pytorch_|adapter_)?model|optimizer|scheduler|scaler|rng_state|random_states|training_args|common\.pt|distrib_optim"
+)
 _WITH_RANDOM = (M4.name, "accelerate", "hf_trainer")
 """The layouts in which every process saves one."""
 _SMALLEST = 64
@@ -55,14 +60,15 @@ def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
     ]
     found += [Fault(name, f"does not belong here: {accelerate_state.effect(name)}", False) for name in foreign]
     files: dict[Path, TorchFile] = {}
+    others = unneeded(checkpoint, mine)
     for path in mine:
         wrong = structure(path)
-        found += [Fault(_name(root, path), what) for what in wrong]
+        found += [Fault(_name(root, path), what, path not in others) for what in wrong]
         if not wrong and path.suffix in _TORCH:
             try:
                 files[path] = statefile.read(path)
             except StateError as error:
-                found.append(Fault(_name(root, path), error.what))
+                found.append(Fault(_name(root, path), error.what, path not in others))
     found += [f for f in _archive_names(root, files) if f not in found]
     if not checkpoint.files:
         found += indexes(root, about.state_folder(root))
@@ -96,6 +102,17 @@ def state_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
     strays = {checkpoint.path / name for name in (*checkpoint.stray, *checkpoint.idle)}
     state = about.state_folder(checkpoint.path)
     return tuple(sorted(p for p in state.rglob("*") if p.suffix in SUFFIXES and p.is_file() and p not in strays))
+
+
+def unneeded(checkpoint: Checkpoint, files: Iterable[Path]) -> frozenset[Path]:
+    """Those of the files that somebody laid into the checkpoint, as its framework loads none of such a name."""
+    if checkpoint.layout not in _WITH_OTHERS:
+        return frozenset()
+    loaded: tuple[Path, ...] = ()
+    with suppress(StateError):  # told of the file itself
+        loaded = layouts.state_files(checkpoint)
+    names = (p for p in files if not _LOADED.match(p.name) and not SHARD.fullmatch(p.name))
+    return frozenset(names) - frozenset(loaded)
 
 
 def structure(path: Path) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from ops.cli import elsewhere, session
 from ops.cli.elsewhere import Where
@@ -149,6 +150,7 @@ def read_all(
     memory = dict(state.kept(run, MEMORY))
     found: dict[Path, list[Fault]] = {c.path: [] for c in chosen}
     apart = {p for c in chosen for p in beside.files(c)}
+    others = {p for c in chosen for p in verify.unneeded(c, verify.state_files(c))}
     files = [(c, p) for c in chosen for p in (*verify.state_files(c), *beside.files(c)) if not verify.structure(p)]
     unread = {p for _, p in files if not _same(p, memory.get(_key(run, p)))}
     try:
@@ -161,7 +163,10 @@ def read_all(
                     numbers = not path.name.startswith(RANDOM) and path.parent.name != beside.LOADERS
                     read = deep.faults(path, name, numbers, told)
                     memory[key] = {**mark, "time": time.time(), "faults": to_builtins(read)}
-                found[checkpoint.path] += [Fault(**{**f, "resumed": path not in apart}) for f in memory[key]["faults"]]
+                for fault in (Fault(**known) for known in memory[key]["faults"]):
+                    found[checkpoint.path].append(
+                        replace(fault, sure=fault.sure and path not in others, resumed=path not in apart)
+                    )
     finally:
         _remember(run, {k: v for k, v in memory.items() if (run.dir / k).exists()})
     return found
@@ -176,7 +181,8 @@ def soundness(run: Run, checkpoints: Sequence[Checkpoint]) -> dict[Path, bool]:
     known = {str(parent) for key in memory for parent in (Path(key), *Path(key).parents)}
     found = {}
     for checkpoint in (c for c in checkpoints if _key(run, c.path) in known):
-        files = verify.state_files(checkpoint)
+        every = verify.state_files(checkpoint)
+        files = set(every) - verify.unneeded(checkpoint, every)
         read = [memory[_key(run, p)] for p in files if _same(p, memory.get(_key(run, p)))]
         if any(fault.get("sure") for entry in read for fault in entry["faults"]):
             found[checkpoint.path] = False

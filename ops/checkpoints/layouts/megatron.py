@@ -21,6 +21,8 @@ TRACKER = "latest_checkpointed_iteration.txt"
 LAYOUT = Layout("megatron", "iter_N", TRACKER, "Megatron-LM", digits=7)
 NAME = re.compile(r"iter_(\d{7,})")
 COMMON = "common.pt"
+CONFIG = "metadata.json"
+"""By which Megatron knows the distributed format: `core/dist_checkpointing/core.py` (`check_is_distributed_checkpoint`)."""
 STATE = "model_optim_rng.pt"
 _RANK = re.compile(r"mp_rank_\d\d(?:_\d{3})?(?:_\d{3})?")
 
@@ -96,9 +98,11 @@ def _problems(path: Path, deep: bool) -> tuple[list[str], Any]:
     """What keeps a job from loading it; and the arguments it was saved under."""
     ranks = _ranks(path)
     if not ranks:
-        lacking = [name for name in (dcp.METADATA, COMMON) if not (path / name).is_file()]
+        lacking = [name for name in (dcp.METADATA, COMMON, CONFIG) if not (path / name).is_file()]
         if lacking:
-            return [f"{' and '.join(lacking)} missing: the save did not end"], None
+            return [
+                f"{' and '.join(lacking)} missing: the save did not end, or it is of a format m4ops does not know"
+            ], None
     problems = [f"{rank.name}/{STATE} is missing" for rank in ranks if not (rank / STATE).is_file()]
     if not deep or problems:
         return problems, None
