@@ -59,6 +59,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for module in pkgutil.walk_packages(ops.__path__, "ops."):  # they may lie where that user cannot read
         if not module.name.endswith("__main__") and ".demo" not in module.name:
             importlib.import_module(module.name)
+    mask = os.umask(0o022)  # what is not closed here is open
     elsewhere = tmp_path_factory.mktemp("imports") / "tr_0"
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
@@ -78,6 +79,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             m4ops("--run", str(made(elsewhere)), "check", "--saves", slurm=FakeSlurm([]))  # imports the rest
             patch.setenv("M4OPS_ROOTS", name)
             yield root
+    os.umask(mask)
 
 
 def asked(*words: str) -> Said:

@@ -28,8 +28,9 @@ WAYS = ["create", "copytruncate", "create compress", "copytruncate compress", "c
 
 
 @pytest.fixture
-def rotate(need: Callable[[str, str], str], tmp_path: Path) -> Rotate:
+def rotate(need: Callable[[str, str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rotate:
     """Rotates a log now, in the way of these words of logrotate.conf(5)."""
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/sbin")
     program = need("logrotate", "logrotate")
 
     def rotated(log: Path, way: str) -> None:
@@ -37,6 +38,7 @@ def rotate(need: Callable[[str, str], str], tmp_path: Path) -> Rotate:
         for number, dated in enumerate(sorted(log.parent.glob("*.txt-2*"))):
             dated.rename(log.with_name(f"{log.name}-2001010{number}"))
         config.write_text("\n".join([f"{log} {{", "rotate 9", *way.split(), "}", ""]))
+        config.chmod(0o600)
         subprocess.run([program, "--force", "--state", str(tmp_path / "rotated"), str(config)], check=True)
 
     return rotated
@@ -47,6 +49,7 @@ class Trainer:
 
     def __init__(self, folder: Path) -> None:
         (folder / "logs").mkdir(parents=True)
+        (folder / "logs").chmod(0o755)  # logrotate refuses what a group may write to
         self.folder, self.log, self.step = folder, folder / "logs" / "main_log.txt", 0
         self.draw = random.Random(3)
 
