@@ -102,8 +102,8 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("xid-154-reset", "NVRM: Xid", _KERNEL + r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<value>154), .{0,99} to (?:0x\w+ )?\(?"
        r"(?:Node Reboot|OS Reboot|GPU Reset|Drain and Reset)"),
     _s("xid", "NVRM: Xid", _KERNEL + r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (?P<value>\d+)"),
-    _s("gpu-lost", "fallen off the bus|GPU is lost|Unable to determine the device handle",
-       r"(?:.*NVRM: GPU .*(?:fallen off the bus|GPU is lost)|Unable to determine the device handle for GPU)"),
+    _s("gpu-lost", "fallen off the bus|GPU is lost|GPU_IS_LOST|Unable to determine the device handle",
+       r"(?:" + _KERNEL + r"NVRM: .*(?:fallen off the bus|GPU is lost|GPU_IS_LOST)|Unable to determine the device handle for GPU)"),
     _s("nvswitch", "SXid (PCI:", r".*SXid \(PCI:[^)]*\): (?P<value>\d+), Fatal"),
     _s("hung-task", "blocked for more than", r".*?INFO: task (?P<value>(?:python|pt_|torchrun|accelerate|deepspeed)[^\s:]*):\d+ blocked for more than \d+ seconds"),
     _s("lockup", "soft lockup|hard LOCKUP|detected stall|self-detected",
