@@ -9,7 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+settings.register_profile("suite", deadline=None, suppress_health_check=(HealthCheck.too_slow,))
+settings.load_profile("suite")  # a busy machine is no failure
 pytest_plugins = ["slurm_lab.plugin"]
 
 

@@ -94,7 +94,7 @@ class Page:
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end, f"never seen: {what}"
         time.sleep(0.05)

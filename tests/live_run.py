@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_lab import Cluster
-from slurm_lab.processes import until
+from slurm_lab.processes import PATIENCE, until
 
 TRAINER = Path(__file__).with_name("shell_trainer.sh")
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT = 30.0
-"""Seconds within which whatever a test waits for must have happened."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,10 @@ class LiveRun:
         (self.dir / "m4ops.toml").write_text(f'kill_switch = "{self.dir}/kill"\nsave_switch = "{self.dir}/save"\n')
         return self
 
-    def adopt(self, trained: Path) -> None:
-        """Take the checkpoints of a really trained run (tests/runs.py); it resumes from the last one."""
+    def adopt(self, trained: Path, newest: int = 99) -> None:
+        """Take the checkpoints of a really trained run (tests/runs.py), or its newest; it resumes from the last one."""
         found = sorted(trained.glob("*/opt_step-*"), key=lambda p: int(p.name.split("-")[1]))
-        for checkpoint in found:
+        for checkpoint in found[-newest:]:
             shutil.copytree(checkpoint, self.dir / checkpoint.name)
         (self.dir / "latest_opt_step_dir").write_text(str(self.dir / found[-1].name))
 
@@ -79,7 +77,7 @@ class LiveRun:
         flags = (f"--job-name={self.name}", out, "--open-mode=append", *flags)
         return self.cluster.ask("sbatch", "--parsable", *flags, f"--wrap={wrap}", user=user)
 
-    def m4ops(self, *words: str, limit: float = 60.0, user: str = "", path: str = "") -> Said:
+    def m4ops(self, *words: str, limit: float = PATIENCE, user: str = "", path: str = "") -> Said:
         """The command on this run, in a process of its own. `path`: a folder whose programs come first."""
         argv = [*_as(user), sys.executable, "-m", "ops.cli", "--run", str(self.dir), *words]
         env = self.env | {"PATH": f"{path}:{self.env['PATH']}" if path else self.env["PATH"]}
@@ -131,7 +129,7 @@ class LiveRun:
         now = self.steps
         self.sees(lambda: self.steps >= now + more)
 
-    def sees(self, condition: Any, limit: float = LIMIT) -> None:
+    def sees(self, condition: Any, limit: float = PATIENCE) -> None:
         """Wait until it holds; what the queue, the log and the jobs' own outputs say when it does not."""
         assert until(condition, limit, 0.05), f"{self._queue()}\n{self.log[-2000:]}\n{self._outputs()}"
 

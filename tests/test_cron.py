@@ -62,14 +62,14 @@ def test_however_often_it_is_installed_there_is_one_chain_and_it_goes_on(
     for _ in range(3):
         said = call("cron", "install", "--backend", "sbatch", "--minutes", "1")
         assert said.code == 0, said.err
-    assert until(lambda: settled(run, slurm), 20), links(slurm)
+    assert until(lambda: settled(run, slurm)), links(slurm)
     token = (chain.folder(run) / "token").read_text().strip()
     assert links(slurm)[0].endswith(token)
-    assert until(lambda: "job-absent" in json.dumps(findings(call)), 10)
+    assert until(lambda: "job-absent" in json.dumps(findings(call)))
     assert "no job of tr 0" in (chain.folder(run) / "check.out").read_text(), "the link did check the run"
     first = waiting(slurm)
     slurm.ask("scontrol", "update", f"jobid={first}", "StartTime=now")
-    assert until(lambda: one_waits(slurm) not in ("", first), 30), links(slurm)
+    assert until(lambda: one_waits(slurm) not in ("", first)), links(slurm)
     status = call("cron", "status")
     assert status.code == 0 and f"{waiting(slurm)} PENDING" in status.out
     assert "sbatch" in call("cron", "remove").err and links(slurm) == []
@@ -88,12 +88,12 @@ def waiting(slurm: Cluster) -> str:
 def test_a_chain_that_cannot_go_on_says_so(run: Run, slurm: Cluster, call: Callable[..., Said]) -> None:
     """The partition is closed while a link runs: its successor is refused, and the link's own check tells."""
     assert call("cron", "install", "--backend", "sbatch", "--minutes", "1").code == 0
-    assert until(lambda: settled(run, slurm), 20)
+    assert until(lambda: settled(run, slurm))
     script = chain.folder(run) / "link.sh"
     script.write_text(script.read_text().replace("--requeue", "--partition=closed").replace("5 20 60 120", "0"))
     slurm.ask("scancel", waiting(slurm))
     slurm.ask("sbatch", "-o", str(chain.folder(run) / "check.out"), "--open-mode=append", str(script))
-    assert until(lambda: (chain.folder(run) / "broken").exists(), 20)
+    assert until(lambda: (chain.folder(run) / "broken").exists())
     assert "closed" in (chain.folder(run) / "broken").read_text()
     assert [f for f in findings(call) if f["kind"] == "check-broken"]
     status = call("cron", "status")
@@ -106,13 +106,13 @@ def test_a_chain_that_cannot_go_on_says_so(run: Run, slurm: Cluster, call: Calla
 def test_doubled_links_become_one_again(run: Run, slurm: Cluster, call: Callable[..., Said]) -> None:
     """A submission that was not answered may have been taken: then two successors wait."""
     assert call("cron", "install", "--backend", "sbatch", "--minutes", "1").code == 0
-    assert until(lambda: settled(run, slurm), 20)
+    assert until(lambda: settled(run, slurm))
     name = links(slurm)[0].partition(" ")[2]
     double = slurm.ask(
         "sbatch", "--parsable", "-J", name, "--begin=now+1", "-o/dev/null", str(chain.folder(run) / "link.sh")
     )
     assert len(links(slurm)) == 2
-    assert until(lambda: len(links(slurm)) == 1, 20), links(slurm)
+    assert until(lambda: len(links(slurm)) == 1), links(slurm)
     assert waiting(slurm) != double
 
 
@@ -127,9 +127,9 @@ def test_one_chain_checks_every_run_of_the_roots(
         said = m4ops("cron", "install", "--all", "--backend", "sbatch", "--minutes", "1", slurm=shell.run)
         assert said.code == 0 and "checks 2 runs" in said.out, said.err
     everything = state.everything()
-    assert until(lambda: settled(everything, slurm), 20), links(slurm)
+    assert until(lambda: settled(everything, slurm)), links(slurm)
     told = (chain.folder(everything) / "check.out").read_text
-    assert until(lambda: "no job of tr 0" in told() and "no job of tr_1" in told(), 10), told()
+    assert until(lambda: "no job of tr 0" in told() and "no job of tr_1" in told()), told()
     assert len(links(slurm)) == 1
     assert m4ops("cron", "status", "--all", slurm=shell.run).code == 0
     assert "all runs by sbatch: every 1 minutes" in call("cron", "status").out

@@ -174,7 +174,7 @@ class Host:
 
     def close(self) -> str:
         """What it said on stderr."""
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=120)
         return self.errors.read_text()
 
 
@@ -242,7 +242,7 @@ def done(run: Run) -> list[tuple[str, ...]]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)

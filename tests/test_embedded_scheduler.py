@@ -18,7 +18,7 @@ from ops.demo.scheduler.ranges import compress, hostnames, parse_array
 from ops.demo.scheduler.times import full, parse_limit, short
 from ops.demo.scheduler.words import host
 
-LIMIT = 8.0
+LIMIT = 60.0
 HELD = "JobHeldAdmin" if os.getuid() == 0 else "JobHeldUser"
 
 

@@ -111,6 +111,11 @@ def test_a_node_that_srun_did_not_live_to_name_is_none_of_those_that_were_told_t
     assert lost["summary"].startswith("a node (the log does not say which) failed after step 77")
     (lost,) = incidents(tmp_path, text + "srun: error: Node failure on n2\n")
     assert lost["node"] == "n2"
+    late = STEP.format(78) + "srun: error: Node failure on n2\n"  # n1 ends its step first
+    (lost,) = incidents(tmp_path, text + late)
+    assert (lost["node"], lost["severity"]) == ("n2", "CRITICAL") and "nothing was logged since" in lost["summary"]
+    two = incidents(tmp_path, text + late + STEP.format(79) + "srun: error: Node failure on n3\n")
+    assert [lost["node"] for lost in two] == ["n2", "n3"]
 
 
 def test_what_training_survived_is_no_critical_matter(tmp_path: Path) -> None:

@@ -63,5 +63,5 @@ def test_runs_of_two_clusters_are_asked_together_and_acted_on_apart(
 
     there.done("cancel", "-y")
     submitted = there.start("submit", "-y", "--again", "--", "--begin=now+1hour", TRAIN_CMD="true")
-    assert "job 2 is submitted" in submitted.communicate(timeout=60)[0]
+    assert "job 2 is submitted" in submitted.communicate(timeout=120)[0]
     assert [c.ask("squeue", "-h", "-o", "%i") for c in clusters] == ["1", "2"]

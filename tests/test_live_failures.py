@@ -38,11 +38,11 @@ def test_what_ends_jobs_of_a_chain_is_told_and_is_no_alarm(trained: Path, slurm_
     names = ("tr_limit", "tr_warned", "tr_requeued", "tr_cancelled", "tr_headless")
     limit, warned, requeued, cancelled, headless = (LiveRun(cluster, name).make() for name in names)
     job = limit.train("-wn1", "--time=1")
-    warned.adopt(trained)
+    warned.adopt(trained, newest=1)  # of one save nobody knows when the next is due
     words = ("submit", "-y", "--", "-wn2", "--time=10", "--signal=B:USR1@120")
     command = f"bash {TRAINER}"
     with warned.start(*words, TRAIN_CMD=command) as submitted:
-        out = submitted.communicate(timeout=60)[0]
+        out = submitted.communicate(timeout=120)[0]
     own = out.partition("job ")[2].partition(" is submitted")[0].rpartition(" ")[2]
     first = requeued.train("-wn3", "--exclusive")
     array = cancelled.train("-wn4", "--exclusive", "-pscavenge", "--array=1-2%1")
@@ -65,7 +65,7 @@ def test_what_ends_jobs_of_a_chain_is_told_and_is_no_alarm(trained: Path, slurm_
         assert f"noted {end['summary']}" in each.screen()
         assert "PREEMPTED" in end["evidence"][0] and f"{goes_on} goes on" in end["summary"]
 
-    limit.sees(lambda: job not in limit.queue(), limit=60)
+    limit.sees(lambda: job not in limit.queue())
     output = (cluster.jobs / f"{limit.name}_{job}.out").read_text()
     assert f"JOB {job} ON n1 CANCELLED AT" in output and "DUE TO TIME LIMIT" in output
     limit.sees(lambda: "time-limit" in findings(limit))
@@ -77,7 +77,7 @@ def test_what_ends_jobs_of_a_chain_is_told_and_is_no_alarm(trained: Path, slurm_
     assert [(node["node"], node["lost"], node["state"]["state"]) for node in lost] == [("n5", 1, "down*")]
     assert "NODE_FAIL on n[5-6]" in headless.done("nodes", "report", "n5").out
 
-    warned.sees(lambda: warned.told(own, "Restarts") == "1", limit=60)
+    warned.sees(lambda: warned.told(own, "Restarts") == "1")
     assert warned.log.index("the save switch is set") < warned.log.index("** Saving finished")
     assert "could not" not in warned.log
     warned.sees(lambda: warned.log.count(f"Resuming from {warned.dir}/opt_step-") == 2)
@@ -154,8 +154,8 @@ def test_without_a_controller_all_is_unknown_and_nothing_is_changed(
     fail(run)
     began = time.monotonic()
     orders = {word: run.start(word, *more) for word, *more in (("status",), ("check",), ("hold", "-y"), ("stop", "-y"))}
-    said = {word: " ".join(command.communicate(timeout=30)[0].split()) for word, command in orders.items()}
-    assert time.monotonic() - began < 8
+    said = {word: " ".join(command.communicate(timeout=120)[0].split()) for word, command in orders.items()}
+    assert time.monotonic() - began < 30  # some 4 s on an idle machine
     assert {word: command.returncode for word, command in orders.items()} == {
         "status": 0,
         "check": 3,
@@ -231,7 +231,7 @@ def test_a_slow_controller_is_waited_for(run: LiveRun) -> None:
     with run.start("status") as command:
         time.sleep(1)
         run.cluster.thaw("slurmctld")
-        out, _ = command.communicate(timeout=30)
+        out, _ = command.communicate(timeout=120)
     assert command.returncode == 0 and "PENDING" in out and "jobs         UNKNOWN" not in out, out
 
 
@@ -244,7 +244,7 @@ def test_a_controller_that_restarts_while_a_job_is_stopped_does_no_harm(trained:
         run.cluster.stop("slurmctld")
         run.sees(lambda: "** Kill switch activated" in run.log)
         run.cluster.revive("slurmctld", tied=True)
-        out, _ = command.communicate(timeout=60)
+        out, _ = command.communicate(timeout=120)
         assert command.returncode == 0, out
     run.sees(lambda: f"Resuming from {run.dir}/opt_step-20" in run.log)
     assert run.queue()[f"{array}_2"][0] == "RUNNING"
@@ -285,8 +285,8 @@ def test_a_client_that_would_hang_is_unknown_within_the_time_limit(run: LiveRun,
     began = time.monotonic()
     lost = {"SLURM_CONF": str(tmp_path / "nowhere.conf")}
     asked = [run.start("check", "--json"), run.start("status"), run.start("check", "--json", **lost)]
-    no_munge, shown, no_conf = (command.communicate(timeout=60)[0] for command in asked)
-    assert time.monotonic() - began < slurm.TIMEOUT + 5
+    no_munge, shown, no_conf = (command.communicate(timeout=120)[0] for command in asked)
+    assert time.monotonic() - began < slurm.TIMEOUT + 25  # left alone: 49 s and more
     assert [command.returncode for command in asked] == [3, 0, 3]
     assert "UNKNOWN" in shown and "did not answer within 15 s" in " ".join(shown.split())
     for told in (no_munge, no_conf):

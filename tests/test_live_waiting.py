@@ -182,7 +182,7 @@ def test_what_slurm_refuses_makes_no_job_and_names_the_way_on(cluster: Cluster) 
     asked = {flags: LiveRun(cluster, f"refused/{i}").make() for i, flags in enumerate(REFUSED)}
     began = {flags: each.start("submit", "-y", "--", *flags.split(), TRAIN_CMD="true") for flags, each in asked.items()}
     for flags, command in began.items():
-        said = command.communicate(timeout=60)[0]
+        said = command.communicate(timeout=120)[0]
         assert command.returncode == 1 and "no job was made" in said, said
         assert all(words in " ".join(said.split()) for words in REFUSED[flags]), said
         assert not list(asked[flags].dir.glob(".m4ops/submitted/*"))

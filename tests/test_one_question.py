@@ -185,7 +185,7 @@ PLACES = st.sampled_from(["/s/tr_1", "/s/tr_1/logs", "/s/tr_11", "/s", "/", "", 
 COMMENTS = st.sampled_from(["", "m4ops:/s/tr_1", "a m4ops:/s/tr_11 b", "m4ops:/s/tr_1/", "xm4ops:/s/tr_1"])
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))  # a busy machine is no failure
+@settings(suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(NAMES, USERS, PLACES, COMMENTS), max_size=6), USERS)
 def test_sharing_the_queue_gives_each_run_what_it_would_pick_itself(rows: list[tuple[str, ...]], owner: str) -> None:
     jobs = tuple(

@@ -109,7 +109,7 @@ def protected(c: Candidate, candidates: list[Candidate], seen: Seen, wanted: Pol
     )
 
 
-@settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=CASES, suppress_health_check=list(HealthCheck))
 @given(trees())
 def test_what_the_laws_protect_never_goes(tree: tuple[list[Candidate], Seen, Policy]) -> None:
     candidates, seen, wanted = tree

@@ -30,7 +30,7 @@ def test_a_node_that_loses_its_power_takes_its_tasks_along_and_comes_back(slurm:
         f"--output={slurm.jobs}/out",
         f"--wrap=echo $$ at $(hostname) > {slurm.jobs}/up; sleep 61.5",
     )
-    assert until(lambda: (slurm.jobs / "up").exists(), 10)
+    assert until(lambda: (slurm.jobs / "up").exists())
     slurm.kill("n2")
     assert " at n2" in (slurm.jobs / "up").read_text()
     assert not [line for line, _ in _all() if b"61.5" in line]
@@ -50,7 +50,7 @@ def test_a_cluster_dies_with_its_test() -> None:
         assert folder and _of(folder)
         test.send_signal(signal.SIGKILL)
     try:
-        assert until(lambda: not _of(folder), 10), _of(folder)
+        assert until(lambda: not _of(folder)), _of(folder)
     finally:
         Cluster(Path(folder)).down()
 
@@ -63,7 +63,7 @@ def test_the_command_brings_up_what_it_says_and_takes_it_down() -> None:
     try:
         assert sorted(Cluster(folder).ask("srun", "-N2", "hostname").split()) == ["n1", "n2"]
         subprocess.run(shlex.split(lose_node.replace("{node}", "n2")), cwd="/", check=True)
-        assert until(lambda: not [line for line in _of(str(folder)) if b"node.sh\0n2\0" in line], 10)
+        assert until(lambda: not [line for line in _of(str(folder)) if b"node.sh\0n2\0" in line])
         _lab("revive", "n2", "--dir", str(folder))
     finally:
         _lab("down", "--dir", str(folder))

@@ -122,9 +122,9 @@ def test_a_second_submission_needs_again_and_waits_for_the_first(login: Login) -
 def test_undo_cancels_the_job_that_was_made_and_no_other(login: Login) -> None:
     login.done("submit", "-y")
     login.done("submit", "-y", "--again")
-    assert until(lambda: sorted(login.queue()) == ["1", "2"], 10)
+    assert until(lambda: sorted(login.queue()) == ["1", "2"])
     login.done("undo", "2", "-y")
-    assert until(lambda: login.queue() == ["1"], 10)
+    assert until(lambda: login.queue() == ["1"])
     assert login.m4ops("undo", "2", "-y").code == 1
 
 
@@ -143,7 +143,7 @@ def test_sbatch_variables_and_the_scripts_own_lines_are_not_overruled(login: Log
 def test_the_job_gets_the_users_environment_and_nothing_of_ours(login: Login) -> None:
     login.env(TRAIN_CMD='env > "$SAVE_DIR/seen"', SLURM_JOB_ID="77", SLURM_CPU_BIND="none", CACHE="/scratch/me")
     login.done("submit", "-y")
-    assert until(lambda: login.queue() == [], 20)
+    assert until(lambda: login.queue() == [])
     seen = dict(line.partition("=")[::2] for line in (login.run / "seen").read_text().splitlines())
     assert seen["WANDB_API_KEY"] == KEY and seen["CACHE"] == "/scratch/me"
     assert seen["SLURM_JOB_ID"] == "1" and "SLURM_CPU_BIND" not in seen
@@ -203,7 +203,7 @@ def test_a_job_that_came_meanwhile_stops_a_plan(login: Login) -> None:
 def test_the_same_again_needs_nothing_typed(login: Login) -> None:
     login.env(TRAIN_CMD="true")
     login.done("submit", "--array", "1-2%1", "-y", "--", "--time=100", "-N1")
-    assert until(lambda: login.queue() == [], 20)
+    assert until(lambda: login.queue() == [])
     first = json.loads((login.kept()[0] / "submission.json").read_text())["argv"]
     login.patch.delenv("TRAIN_CMD")
     login.patch.delenv("WANDB_API_KEY")
@@ -325,7 +325,7 @@ def test_a_submission_that_was_cut_short_is_finished_once_or_taken_back(
     assert "unfinished" in login.m4ops("submit", "--again", "-y").err
     login.patch.setattr(session, "submitter", lambda: real)
     login.done(command, "1", "-y")
-    assert until(lambda: login.queue() == (["1"] if command == "apply" else []), 10)
+    assert until(lambda: login.queue() == (["1"] if command == "apply" else []))
     assert len(login.kept()) == 1
 
 
@@ -384,7 +384,7 @@ def test_a_time_limit_is_understood(limit: str, seconds: int | None) -> None:
 def test_two_starts_of_a_chain_are_compared(login: Login) -> None:
     login.env(TRAIN_CMD='echo "torch==2.$SLURM_ARRAY_TASK_ID" > "$SAVE_DIR/${SLURM_JOB_ID}_requirements.txt"')
     login.done("submit", "--array", "1-2%1", "-y")
-    assert until(lambda: login.queue() == [], 20)
+    assert until(lambda: login.queue() == [])
     text = login.done("diff", "1_1", "1_2")
     assert "torch: 2.1 → 2.2" in text
     assert "secret" not in text  # one submission, one environment
@@ -394,7 +394,7 @@ def test_two_starts_of_a_chain_are_compared(login: Login) -> None:
     assert "nothing is known of job 9" in login.refused("diff", "1_1", "9")
     login.env(WANDB_API_KEY=KEY[::-1], FOO="bar")
     login.done("submit", "-y")
-    assert until(lambda: login.queue() == [], 20)
+    assert until(lambda: login.queue() == [])
     text = login.done("diff", "1_2", "3")
     assert "+ FOO: bar" in text and "WANDB_API_KEY" in text.split("whether the value of a secret changed:")[1]
 
@@ -403,7 +403,7 @@ def test_an_id_that_slurm_gives_again_does_not_mix_two_jobs(login: Login) -> Non
     """A controller that lost its state, or whose ids ran over, begins anew: both jobs are job 1."""
     login.env(TRAIN_CMD='echo "torch==2.1" > "$SAVE_DIR/1_requirements.txt"', FOO="old")
     login.done("submit", "-y")
-    assert until(lambda: login.queue() == [], 20)
+    assert until(lambda: login.queue() == [])
     (first,) = login.kept()
     start = login.run / ".m4ops" / "starts" / "1.0"
     (start.parent / "1.1").write_text(start.read_text().replace("restart=0", "restart=1"))
@@ -414,7 +414,7 @@ def test_an_id_that_slurm_gives_again_does_not_mix_two_jobs(login: Login) -> Non
     shutil.rmtree(login.root / "slurm")
     login.env(TRAIN_CMD="true", FOO="new")
     login.done("submit", "-y")
-    assert until(lambda: login.queue() == [], 20)
+    assert until(lambda: login.queue() == [])
     text = login.done("diff", first.name, "1")
     assert "FOO: old → new" in text
     assert "1_requirements.txt is older than this start" in login.done("diff", "1", "1", "--json")
@@ -437,11 +437,11 @@ def test_code_that_changed_in_the_queue_is_told_by_what_ran(login: Login) -> Non
     git("commit", "-qm", "one")
     login.env(M4OPS_REPO=str(code), TRAIN_CMD="true")
     login.done("submit", "-y")
-    assert until(lambda: login.queue() == [], 20)
+    assert until(lambda: login.queue() == [])
     login.done("submit", "-y", "--", "--hold")
     (code / "a.py").write_text("2\n")
     scheduler.answer(["scontrol", "release", "2"], login.root / "slurm", os.environ, login.root)
-    assert until(lambda: login.queue() == [], 20)
+    assert until(lambda: login.queue() == [])
     (row,) = json.loads(login.done("diff", "1", "2", "--json"))["sections"]["commit"]
     assert row["after"] == row["before"] + row["after"][40:] and "with changes" in row["after"]
 
@@ -462,11 +462,11 @@ def test_near_the_limit_a_task_of_a_chain_saves_and_leaves_the_rest_to_the_next(
     login.env(TRAIN_CMD=f"cd / && {sys.executable} {login.root}/train.py; echo after it")
     login.done("submit", "--array", "1-2%1", "-y")
     for task, job in (("1_1", "2"), ("1_2", "1")):
-        assert until((login.run / f"up_{job}").exists, 20)
+        assert until((login.run / f"up_{job}").exists)
         argv = ["scancel", "--batch", "--signal=USR1", task]
         scheduler.answer(argv, login.root / "slurm", os.environ, login.root)
-        assert until(lambda job=job: f"saved by {job}" in (login.run / "logs" / "main_log.txt").read_text(), 20)
-    assert until(lambda: login.queue() == [], 20)
+        assert until(lambda job=job: f"saved by {job}" in (login.run / "logs" / "main_log.txt").read_text())
+    assert until(lambda: login.queue() == [])
     assert sorted(p.name for p in login.run.glob(".m4ops/starts/*")) == ["1_1.0", "1_2.0"]
     log = (login.run / "logs" / "main_log.txt").read_text()
     assert log.count("SIGTERM to the training") == 2 and log.count("after it") == 2 and "requeue" not in log
@@ -476,7 +476,7 @@ def test_near_the_limit_a_task_of_a_chain_saves_and_leaves_the_rest_to_the_next(
 def test_the_job_ends_as_its_training_ended(login: Login, code: int) -> None:
     login.env(TRAIN_CMD=f"exit {code}")
     login.done("submit", "-y")
-    assert until(lambda: login.queue() == [], 20)
+    assert until(lambda: login.queue() == [])
     said = scheduler.answer(["sacct", "-n", "-P", "-X", "-o", "exitcode"], login.root / "slurm", os.environ, login.root)
     assert said.stdout.split() == [f"{code}:0"]
 

@@ -24,6 +24,8 @@ SURVIVED = 3
 """Logged rows after which a symptom without a cause was none."""
 MOST = 60
 """Incidents remembered; of a storm, what comes after them is counted with the last."""
+LATE = 3
+"""Logged rows that the nodes which live may still add between the lines of one node's loss."""
 MACHINE = 3
 """The weight from which a cause is of one machine: another machine's is another incident."""
 
@@ -124,8 +126,11 @@ def _incident(event: LogEvent, kind: Kind, last: int | None) -> Incident:
 
 def _same(seen: Incident, event: LogEvent, kind: Kind) -> bool:
     """Does the event belong to this failure?"""
-    if seen.after or (seen.job and event.job and seen.job != event.job):
+    if seen.job and event.job and seen.job != event.job:
         return False
+    if seen.after:
+        lost = kind.name == "node-failure" == seen.kind and seen.after <= LATE
+        return lost and (not event.node or seen.node in ("", event.node))
     if kind.name == "hung-task" == seen.kind and event.value != seen.value:
         return False
     other = bool(event.node and seen.node and event.node != seen.node)
@@ -134,7 +139,7 @@ def _same(seen: Incident, event: LogEvent, kind: Kind) -> bool:
 
 def _fold(seen: Incident, event: LogEvent, kind: Kind) -> None:
     """A heavier cause takes the incident over, unless the job was ending; what is missing is filled in."""
-    seen.job = seen.job or event.job
+    seen.job, seen.after = seen.job or event.job, 0
     if kind.weight > seen.about.weight and seen.about.role != "ending":
         seen.kind, seen.line, seen.offset, seen.text = kind.name, event.line, event.offset, event.text[:300]
         seen.node, seen.rank, seen.value = event.node or seen.node, event.rank, event.value[:80]

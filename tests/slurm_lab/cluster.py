@@ -34,7 +34,7 @@ DBD_PACKAGES = {
     "mariadbd": "mariadb-server-core",
     "mariadb": "mariadb-client-core",
 }
-START_LIMIT = 30.0
+START_LIMIT = 90.0
 """Seconds a daemon is given to answer, on a machine that is busy with other things."""
 NODE = Path(__file__).with_name("node.sh")
 

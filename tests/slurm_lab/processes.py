@@ -67,7 +67,11 @@ def child(pid: int) -> int | None:
         return None
 
 
-def until(condition: Callable[[], object], limit: float, pause: float = 0.02) -> bool:
+PATIENCE = 120.0
+"""Seconds after which what is waited for will not come any more, on a slow and loaded machine too."""
+
+
+def until(condition: Callable[[], object], limit: float = PATIENCE, pause: float = 0.02) -> bool:
     """Poll until the condition holds; False at the limit."""
     end = time.monotonic() + limit
     while not condition():
