@@ -269,6 +269,9 @@ def test_the_config_of_another_scheduler_is_not_brought_back(run: Run) -> None:
     config.write_text(config.read_text().replace("WarmupLR", "WarmupDecayLR"))
     refused = run.m4ops("set-lr", "back", "--at", "30", "-y")
     assert (refused.code, "a WarmupDecayLR now, and had a WarmupLR" in refused.err) == (1, True)
+    (run.dir / "m4ops.toml").write_text("")
+    refused = run.m4ops("set-lr", "back", "--at", "30", "-y")
+    assert (refused.code, "in another ds_config than m4ops.toml names" in refused.err) == (1, True)
 
 
 # -- a scheduler that Accelerate prepared ------------------------------------------------------------------

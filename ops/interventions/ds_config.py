@@ -43,9 +43,15 @@ def edits(snapshot: Snapshot, checkpoint: Checkpoint, new: Callable[[float], flo
 
 def brought_back(snapshot: Snapshot, checkpoint: Checkpoint, change: Change) -> tuple[Action, ...]:
     """The change of the config that brings back the LRs that a change set to 0 in it, where they are 0 still."""
-    before = change.texts.get(str(snapshot.run.ds_config), "")
-    if not before or not holds_lr(checkpoint):
+    if not holds_lr(checkpoint):
         return ()
+    before = change.texts.get(str(snapshot.run.ds_config), "")
+    if not before:
+        raise Refused(
+            f"change {change.id} set the LR to 0 in another ds_config than m4ops.toml names",
+            str(snapshot.run.ds_config or snapshot.run.dir),
+            f"m4ops undo {change.id} --dry-run shows in which, and what stood there",
+        )
     return _written(snapshot, checkpoint, lambda text: restored(text, before))
 
 
