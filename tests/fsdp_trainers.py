@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import warnings
 from pathlib import Path
@@ -24,7 +25,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import DistributedType, ProjectConfiguration
+from accelerate.utils import DistributedType, ProjectConfiguration, save_fsdp_model, save_fsdp_optimizer
 from framework_trainers import EVERY, STEPS, optimizer_of
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
@@ -157,6 +158,19 @@ def accelerate(folder: Path, recorder: Recorder, kind: tuple[int, str], resume: 
         optimizer.zero_grad()
         if number % EVERY == 0:
             accelerator.save_state()
+    if kind == KINDS["accelerate-fsdp2"] and not resume:
+        by_rank(accelerator, net, optimizer, folder)
+
+
+def by_rank(accelerator: Accelerator, net: Any, optimizer: Any, folder: Path) -> None:
+    """What each rank has, once more in a file of its own, beside the last save's scheduler and random states."""
+    place = folder.parent / "by-rank" / "run" / "checkpoints" / "checkpoint_0"
+    plugin = accelerator.state.fsdp_plugin
+    save_fsdp_model(plugin, accelerator, net, str(place), use_dcp=False)
+    save_fsdp_optimizer(plugin, accelerator, optimizer, net, str(place), use_dcp=False)
+    last = folder / "checkpoints" / f"checkpoint_{STEPS // EVERY - 2}"
+    for name in ("scheduler.bin", f"random_states_{dist.get_rank()}.pkl"):
+        shutil.copy(last / name, place / name)
 
 
 def dcp(folder: Path, recorder: Recorder, kind: tuple[int, str], resume: bool) -> None:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from runs import tree
 from test_layout_changes import resumed_as_promised
 from trainings import PROGRAMS, Trained, Training
 
@@ -17,6 +18,7 @@ def test_fsdps_state_is_known_changed_and_resumed_from(trainings: Trained, tmp_p
     for kind in KINDS:
         it_is_shown(trainings.by(kind)[0].copied(tmp_path / kind))
     the_weights_come_out_the_same_sharded_and_whole(trainings, tmp_path)
+    each_ranks_own_file_is_changed(trainings.by("accelerate-fsdp2")[0].root / "by-rank", tmp_path / "by-rank")
     a_file_of_another_save_is_seen(Training("hf_trainer-fsdp2", tmp_path / "hf_trainer-fsdp2"))
     resumed_as_promised("fsdp_trainers.py", trainings, tmp_path)
 
@@ -33,6 +35,21 @@ def it_is_shown(run: Training) -> None:
     labels = {site["label"] for site in about["lr"]}
     assert {f"optimizer.param_groups[{n}].{name}" for n in (0, 1) for name in ("lr", "initial_lr")} <= labels
     assert run.done("verify-checkpoint", "--deep", run.called(10)).count("sound to the last byte") == 1
+
+
+def each_ranks_own_file_is_changed(root: Path, place: Path) -> None:
+    run = Training("accelerate-fsdp2", root).copied(place)
+    files = [run.dir / "checkpoints" / "checkpoint_0" / f"optimizer_0_rank{rank}.bin" for rank in range(3)]
+    assert "lies there" not in run.done("checkpoints")
+    before = tree(run.dir)
+    run.done("scale-lr", "0.5", "-y")
+    for file in files:
+        groups = torch.load(file, weights_only=False)["param_groups"]
+        assert [group["initial_lr"] for group in groups] == [5e-4, 1.5e-3]
+    run.done("undo", "-y")
+    assert tree(run.dir) == before
+    assert "a rank's parts" in run.m4ops("extract", "0", "--out", str(place / "weights")).err
+    assert "the optimizer cannot be reset in the checkpoint" in run.m4ops("reset-optimizer", "-y").err
 
 
 def a_file_of_another_save_is_seen(run: Training) -> None:

@@ -41,7 +41,7 @@ MEGATRON = "opt_param_scheduler"
 """Megatron-LM's scheduler in its state."""
 GROUP_FIELDS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _SCHEDULER_FILE = re.compile(r"custom_checkpoint_\d+\.pkl|scheduler(_\d+)?\.bin|(?:lr_)?scheduler(?:_.*)?\.pt")
-_OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?\.bin|optimizer\.pt")
+_OPTIMIZER_FILE = re.compile(r"optimizer(_\d+)?(_rank\d+)?\.bin|optimizer\.pt")
 SHARD = re.compile(
     r"(?:(?P<prefix>bf16_|fp16_)?zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)_(?P<what>optim|model)_states\.pt"
 )

@@ -134,6 +134,8 @@ def _of_torch(files: Sequence[Path]) -> Weights:
         alone, aliases = _untied(file.tree if isinstance(file.tree, dict) else {})
         tied += aliases
         found += [_whole(name, tensor.shape, vector) for (name, tensor), vector in _with_vectors(file, alone)]
+    if not found:  # FSDP's, where each rank saved what it has (accelerate `utils/fsdp_utils.py`, `use_dcp=False`)
+        raise StateError("holds no whole tensor, but a rank's parts", str(files[0]), "save it once more by torch's DCP")
     return Weights("torch", tuple(found), tuple(tied))
 
 
