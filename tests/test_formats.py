@@ -141,6 +141,15 @@ def test_other_ranks_of_deepspeed_chat_are_not_rows() -> None:
     assert steps(*(line.format(rank, 2 + rank) for rank in (3, 1, 0, 2))) == [1]
 
 
+def test_a_row_that_a_rank_of_each_node_prints_counts_once() -> None:
+    line = "[rank{}]:[titan] 2026-02-24 19:46:17,508 - root - INFO - step: {:2}  loss:  {:.5f}  grad_norm: 26.6250"
+    rows = [line.format(rank, step, 7.62585 - step / 10) for step in (4, 5, 6) for rank in (0, 8, 16, 24)]
+    assert steps(*rows) == [4, 5, 6]
+    assert steps(line.format(0, 4, 7.1), line.format(8, 4, 7.3)) == [4, 4], "losses of their own"
+    m4 = "iteration: 25/100 | elapsed time: 00:0{}:00 | per_token_loss: 2.0 |"
+    assert steps(m4.format(5), m4.format(5), m4.format(1)) == [25, 25], "a job that resumed there"
+
+
 def test_times_that_stand_in_a_row() -> None:
     """Megatron's in front; DLLogger's and MLPerf's among the fields; levanter's since the job began."""
     rows = {name: parse_sample(text.encode()) for name, text, *_ in ROWS}

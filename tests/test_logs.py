@@ -292,15 +292,15 @@ def test_a_log_that_was_truncated_or_replaced_is_read_from_its_start(log: Path) 
     shorter, after = new(log, cursor)
     assert ([s.step for s in shorter.samples], after.restarted) == ([50], True)
 
-    log.write_text("of the second job\n" + progress(75) * 9)
+    log.write_text("of the second job\n" + "".join(progress(step) for step in range(75, 84)))
     regrown, after = new(log, cursor)
-    assert ([s.step for s in regrown.samples], after.restarted) == ([75] * 9, True)
+    assert ([s.step for s in regrown.samples], after.restarted) == (list(range(75, 84)), True)
 
     other = log.with_name("other")
     other.write_text("of the first job\n" + progress(25) * 3 + progress(100))
     other.replace(log)
     replaced, after = new(log, cursor)
-    assert (len(replaced.samples), after.restarted) == (4, True)
+    assert (len(replaced.samples), after.restarted) == (2, True)
     assert not new(log, after)[1].restarted
 
 

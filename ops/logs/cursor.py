@@ -25,7 +25,7 @@ class Cursor(Struct, frozen=True):
     """Hash of the first `head_size` bytes: the same inode may have been truncated and written anew."""
     head_size: int
     restarted: bool = False
-    progress: tuple[int, int, int | None, bool, int, int] | None = None
+    progress: tuple[int, int, int | None, bool, int, int, tuple[int, float, float | None] | None] | None = None
     """The `Place` of the log's progress."""
     size: int = 0
     own: str = ""

@@ -36,6 +36,8 @@ class Place(Struct):
     epoch: int = 0
     base: int = 0
     """Steps before this epoch, where each begins its count anew."""
+    said: tuple[int, float, float | None] | None = None
+    """Step, loss and clock of the last row: a rank of each node may print it."""
 
 
 def parse_sample(line: bytes, number: int = 0, offset: int = 0) -> Sample | None:
@@ -81,7 +83,9 @@ def follow(
     if loss is None:
         scale = progress.fields.get("loss scale")
         return LogEvent("skipped-steps", number, offset, text.strip(), "" if scale is None else f"{scale:g}")
-    return _sample(progress, step, loss, text, (number, offset))
+    sample = _sample(progress, step, loss, text, (number, offset))
+    last, place.said = place.said, (step, loss, sample.elapsed)
+    return None if progress.step is not None and place.said == last else sample
 
 
 def _sample(progress: Progress, step: int, loss: float, text: str, where: tuple[int, int]) -> Sample:
