@@ -181,13 +181,13 @@ SIGNATURES: tuple[Signature, ...] = (
     _s("nccl-connect", "NCCL WARN Connect to", r".*NCCL WARN Connect to (?P<value>[\d.]+)\S* failed"),
     _s("nccl-error", "NCCL WARN", _NET + r"NCCL WARN (?!.*(?:dlopen|libibverbs|libnccl|[Pp]lugin|not supported|_device failed|get_async_event|open device))"
        r".*(?:[Ff]ail|[Ee]rror|closed by remote|reset by|refused|unreachable|[Tt]imed? ?out|Couldn't|already checked in|mismatch)"),
-    _s("nccl-error", "NCCL error", r"(?:.*raised the following async exception: |" + _SAID + r"(?:.*[Ee]rror\w* during training: )?)NCCL error"),
+    _s("nccl-error", "NCCL error", r"(?:.*raised the following async exception: |" + _SAID + r"(?:.*[Ee]rror\w* during training: )?|: )NCCL error"),
     _s("nccl-error", "DistBackendError|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError",
        _ERROR + r"(?:NCCL error|.*?nccl(?:System|Remote|Internal|UnhandledCuda)Error: )"),
     _s("rendezvous", "DistStoreError|Socket Timeout|connect() timed out|wait timeout after",
        r"(?:[\w.]*DistStoreError|" + _ERROR + r"(?:Socket Timeout$|connect\(\) timed out|wait timeout after \d+))"),
     _s("rendezvous", "RendezvousTimeoutError|RendezvousConnectionError|RendezvousClosedError|client socket has timed out|server socket has failed to listen",
-       r"(?:[\w.]*Error: The server socket has failed to listen on any local|(?:\"message\": \")?[\w.]*Rendezvous(?:Timeout|Connection|Closed)Error(?:[:(\"]|$)|" + _ERROR + r".*client socket has timed out after \d+)"),
+       r"(?:(?:[\w.]*Error: )?The server socket has failed to listen on any local|(?:\"message\": \")?[\w.]*Rendezvous(?:Timeout|Connection|Closed)Error(?:[:(\"]|$)|" + _ERROR + r".*client socket has timed out after \d+)"),
     _s("nan-check", "found NaN in|found Inf in|returned nan values in|Loss is nan, stopping|Loss is inf, stopping",
        _SAID + r"(?:Rank (?P<rank>\d+): )?(?:found (?:NaN|Inf) in|Function '\w+' returned nan values in its|Loss is (?:nan|inf), stopping)"
        r"(?:.* node: (?P<node>[\w.-]+))?"),

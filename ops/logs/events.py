@@ -11,7 +11,7 @@ from ops.logs.progress import clean
 from ops.model import LogEvent
 
 LABEL = (
-    r"\d+:\s+|\[(?:rank|default)\d+\]:\s?|\[\d+,\d+\]<std(?:out|err)>:\s?|\((?:[\w.<>]+ )?(?:pid=\d+|raylet)[^)]*\)\s"
+    r"\d+:\s+|\[(?:rank=?|default)\d+\]:\s?|\[\d+,\d+\]<std(?:out|err)>:\s?|\((?:[\w.<>]+ )?(?:pid=\d+|raylet)[^)]*\)\s"
     r"|(?!srun|slurm|sbatch|E[A-Z]\d{4}:)(?P<host>(?=[\w.-]*\d)[A-Za-z][\w.-]*|\d+(?:\.\d+){3}):\s"
     r"|[A-Za-z][\w.-]*\d\s*\|\s"
 )
@@ -23,14 +23,16 @@ STAMP = (
 """When: an ISO time, with the tags that follow it, or `[12/20 18:16:20 name]:`."""
 LEVEL = (
     r"(?:ERROR|CRITICAL|FATAL)(?::(?:[\w.]+:)?|\s+\[[^\]]*\]|(?=\s))|(?:[\w.]+: )?\[(?:ERROR|CRITICAL|FATAL)\]:?|\|\s*(?:ERROR|CRITICAL)\s*\|\s\S+ [-|]"
-    r"|- [\w.]+ - (?:ERROR|CRITICAL) -|[EF](?:\d{4} [\d:.]+\s+\d+)? [\w./<>-]+:\d+\]|\S+:\d+\s+[\w.]+:\d+\s+(?:ERROR|CRITICAL)(?=\s)|Uncaught(?= )"
+    r"|- [\w.]+ - (?:ERROR|CRITICAL) -|[EF](?:\d{4} [\d:.]+\s+\d+)? [\w./<>-]+:\d+\]|\S+:\d+\s+[\w.]+:\d+\s+(?:ERROR|CRITICAL)(?=\s)|\[[EF](?:\d+ [\d:.]+)? [\w./-]+:\d+\](?: \[c10d\])?|Uncaught(?= )"
 )
 """How bad, in the words of a logger: of what it calls less than an error it has gone on."""
 BAR = r"(?:[^|]{0,80}\|[^|]{0,200}\|\s*\d+/[\d?]+ \[[^\]]{0,80}\])?"
 PREFIX = re.compile(rf"{BAR}\s*(?:(?:{LABEL}|{STAMP}|{LEVEL})\s*)*")
 """What may stand before the words of a line: a progress bar without an end, the writer, the time, the level."""
 WRITER = re.compile(rf"\s*((?:{LABEL})*)")
-RANK = re.compile(r"(?:\[(?:rank|Rank )|^\s*(?=\d+:\s)|\[\d+,(?=\d+\]<std)|, rank=(?=\d+\]))(\d+)[\]:]")
+RANK = re.compile(r"(?:\[(?:rank=?|Rank )|\[\d+,(?=\d+\]<std)|, rank=(?=\d+\]))(\d+)\]")
+TASK = re.compile(r"\s*(\d+):\s")
+"""`srun --label`: a rank, where each task is one. A launcher below it knows better."""
 GLUE = ("srun", "(?:slurmstepd", "slurmstepd", r"\*\*", "Validation")
 """How the patterns begin that are looked for behind other output. A progress bar ends without a line end, and the
 next process's line is glued to it. A quotation is none."""
@@ -98,7 +100,7 @@ def _event(name: str, text: str, match: re.Match[str], host: str, number: int, o
 
 def rank_of(text: str) -> int | None:
     """The global rank that a launcher's prefix tells, if one does."""
-    match = RANK.search(text[:80])
+    match = RANK.search(text[:80]) or TASK.match(text)
     return int(match[1]) if match else None
 
 
