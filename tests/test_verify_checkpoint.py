@@ -54,6 +54,15 @@ def test_damage_in_the_data_is_seen_when_every_byte_is_read(run: Run, kind: dama
     assert verdict(run.dir, "20", "--deep") == "CRITICAL"
 
 
+def test_a_tensor_without_bytes_is_seen(run: Run) -> None:
+    path = run.state(20, "optimizer.bin")
+    key = path.read_bytes().index(b"X\x01\x00\x00\x000") + 5  # of a storage: "0"
+    damage.put(path, key, b"~")
+    (fault,) = faults_of(run, "20")
+    assert fault["file"] == "accelerator_state/optimizer.bin"
+    assert "are not all there" in fault["what"]
+
+
 def test_a_mixture_of_two_steps_is_suspect(run: Run) -> None:
     shutil.copy(run.state(40, "optimizer.bin"), run.state(20, "optimizer.bin"))
     assert verdict(run.dir, "20") == "WARNING"

@@ -19,7 +19,7 @@ from ops import schedules
 from ops.checkpoints import about, accelerate_state, folders, layouts, lr, statefile
 from ops.checkpoints.lr import SHARD
 from ops.checkpoints.patch import crc_of_zeros
-from ops.checkpoints.torchfile import StateError, TorchFile
+from ops.checkpoints.torchfile import ITEMSIZE, StateError, TorchFile
 from ops.checkpoints.torchzip import Record
 from ops.model import M4, Checkpoint, Unknown
 
@@ -66,9 +66,14 @@ def faults(checkpoint: Checkpoint) -> tuple[Fault, ...]:
         found += [Fault(_name(root, path), what, path not in others) for what in wrong]
         if not wrong and path.suffix in _TORCH:
             try:
-                files[path] = statefile.read(path)
+                file = statefile.read(path)
             except StateError as error:
                 found.append(Fault(_name(root, path), error.what, path not in others))
+                continue
+            if lost := _lost(file):
+                found.append(Fault(_name(root, path), f"the bytes of {lost} are not all there", path not in others))
+            else:
+                files[path] = file
     found += [f for f in _archive_names(root, files) if f not in found]
     if not checkpoint.files:
         found += indexes(root, about.state_folder(root))
@@ -150,6 +155,20 @@ def indexes(root: Path, folder: Path) -> Iterator[Fault]:
 
 
 # -- one file and its name -------------------------------------------------------------------------------
+
+
+def _lost(file: TorchFile) -> str:
+    """A tensor of whose bytes its zip has no record, or too short a one."""
+    if file.directory is None or file.many:
+        return ""
+    sizes = {record.name: record.size for record in file.directory.records}
+    for label, tensor in about.tensors(file.tree):
+        storage = tensor.storage
+        if storage.numel and sizes.get(f"{file.root}/data/{storage.key}", -1) < storage.numel * ITEMSIZE.get(
+            storage.dtype, 1
+        ):
+            return label.lstrip(".") or "its tensor"
+    return ""
 
 
 def _archive_names(root: Path, files: Mapping[Path, TorchFile]) -> Iterator[Fault]:
