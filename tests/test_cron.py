@@ -60,7 +60,7 @@ def test_however_often_it_is_installed_there_is_one_chain_and_it_goes_on(
     run: Run, slurm: Cluster, call: Callable[..., Said]
 ) -> None:
     for _ in range(3):
-        said = call("cron", "install", "--backend", "sbatch", "--minutes", "1")
+        said = call("cron", "install", "--backend", "sbatch", "--minutes", "10")
         assert said.code == 0, said.err
     assert until(lambda: settled(run, slurm)), links(slurm)
     token = (chain.folder(run) / "token").read_text().strip()
@@ -87,7 +87,7 @@ def waiting(slurm: Cluster) -> str:
 
 def test_a_chain_that_cannot_go_on_says_so(run: Run, slurm: Cluster, call: Callable[..., Said]) -> None:
     """The partition is closed while a link runs: its successor is refused, and the link's own check tells."""
-    assert call("cron", "install", "--backend", "sbatch", "--minutes", "1").code == 0
+    assert call("cron", "install", "--backend", "sbatch", "--minutes", "10").code == 0
     assert until(lambda: settled(run, slurm))
     script = chain.folder(run) / "link.sh"
     script.write_text(script.read_text().replace("--requeue", "--partition=closed").replace("5 20 60 120", "0"))
@@ -105,7 +105,7 @@ def test_a_chain_that_cannot_go_on_says_so(run: Run, slurm: Cluster, call: Calla
 
 def test_doubled_links_become_one_again(run: Run, slurm: Cluster, call: Callable[..., Said]) -> None:
     """A submission that was not answered may have been taken: then two successors wait."""
-    assert call("cron", "install", "--backend", "sbatch", "--minutes", "1").code == 0
+    assert call("cron", "install", "--backend", "sbatch", "--minutes", "10").code == 0
     assert until(lambda: settled(run, slurm))
     name = links(slurm)[0].partition(" ")[2]
     double = slurm.ask(
@@ -124,7 +124,7 @@ def test_one_chain_checks_every_run_of_the_roots(
     monkeypatch.setenv("M4OPS_ROOTS", str(run.dir.parent))
     monkeypatch.setenv("XDG_STATE_HOME", str(run.dir.parent / "state"))
     for _ in range(2):
-        said = m4ops("cron", "install", "--all", "--backend", "sbatch", "--minutes", "1", slurm=shell.run)
+        said = m4ops("cron", "install", "--all", "--backend", "sbatch", "--minutes", "10", slurm=shell.run)
         assert said.code == 0 and "checks 2 runs" in said.out, said.err
     everything = state.everything()
     assert until(lambda: settled(everything, slurm)), links(slurm)
@@ -132,7 +132,7 @@ def test_one_chain_checks_every_run_of_the_roots(
     assert until(lambda: "no job of tr 0" in told() and "no job of tr_1" in told()), told()
     assert len(links(slurm)) == 1
     assert m4ops("cron", "status", "--all", slurm=shell.run).code == 0
-    assert "all runs by sbatch: every 1 minutes" in call("cron", "status").out
+    assert "all runs by sbatch: every 10 minutes" in call("cron", "status").out
     slurm.ask("scancel", waiting(slurm))
     status = m4ops("cron", "status", "--all", slurm=shell.run)
     assert status.code == 1 and "the chain has ended" in status.out
