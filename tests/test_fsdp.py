@@ -1,6 +1,7 @@
 """FSDP's state as Accelerate and HF Trainer save it, sharded and whole, by three real ranks (tests/fsdp_trainers.py)."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def a_file_of_another_save_is_seen(run: Training) -> None:
         (run.root / "aside").rename(before)
         (after / name).write_bytes(kept)
     weights = "pytorch_model_fsdp_0/__1_0.distcp"
-    shutil.copy2(before / weights, after / weights)
+    shutil.copyfile(before / weights, after / weights)
+    os.utime(after / weights, (1e9, 1e9))
     said = " ".join(run.m4ops("verify-checkpoint", "10").out.split())
     assert f"{weights}: holds the very same tensors as that of checkpoint-5" in said
     assert f"{weights}: was written before checkpoint-5 was saved" in said

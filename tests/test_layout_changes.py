@@ -16,7 +16,7 @@ from trainings import PROGRAMS, Step, Steps, Trained, Training, train
 
 AT, END = 10, 20
 SHIFT = 5
-IN_CODE = ("hf_trainer", "hf_trainer-fsdp2", "torchtitan-old", "nanotron", "composer")
+IN_CODE = ("hf_trainer", "torchtitan-old", "nanotron", "composer")
 """Their scheduler's lambdas live in the trainer's code: what LR it has at another step must be given."""
 
 
@@ -68,7 +68,7 @@ SOME = {
     "accelerate-fsdp2": ("scaled", "last-group", "shifted", "fresh"),
     "accelerate-fsdp2-full": ("scaled",),
     "accelerate-fsdp1": ("scaled",),
-    "hf_trainer-fsdp2": ("peak", "fresh"),
+    "hf_trainer-fsdp2": ("fresh",),
     "hf_trainer-fsdp2-full": ("scaled",),
     "dcp-fsdp2": ("scaled", "last-group", "fresh"),
 }
