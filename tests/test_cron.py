@@ -66,7 +66,7 @@ def test_however_often_it_is_installed_there_is_one_chain_and_it_goes_on(
     token = (chain.folder(run) / "token").read_text().strip()
     assert links(slurm)[0].endswith(token)
     assert until(lambda: "job-absent" in json.dumps(findings(call)))
-    assert "no job of tr 0" in (chain.folder(run) / "check.out").read_text(), "the link did check the run"
+    assert until(lambda: "no job of tr 0" in (chain.folder(run) / "check.out").read_text()), "the link checks the run"
     first = waiting(slurm)
     slurm.ask("scontrol", "update", f"jobid={first}", "StartTime=now")
     assert until(lambda: one_waits(slurm) not in ("", first)), links(slurm)
