@@ -46,7 +46,7 @@ class Config(Struct, frozen=True):
     sinks: tuple[str, ...] = ()
     """Where `m4ops check` sends new findings: `stdout:`, `https://…` (Slack, Teams and Discord by the address they show),
     `mailto:…`, `smtp://host:port/…`, `pagerduty://KEY`, `wandb:…`, `prometheus:/…`, and with the extra `alerts` what
-    [apprise](https://github.com/caronc/apprise) knows ([alerts](docs/alerts.md))."""
+    [apprise](https://github.com/caronc/apprise) knows ([alerts](alerts.md))."""
     repeat_after: str = "6h"
     """When what is CRITICAL or UNKNOWN is told again while nobody acks it: then after twice as long each time, at least
     once a day; `never`."""
@@ -65,7 +65,7 @@ class Config(Struct, frozen=True):
     the next one."""
     heartbeat: str = ""
     """An address outside, of healthchecks.io or its likes, that is asked for after every check that saw everything, so
-    that somebody notices when no check comes any more ([alerts](docs/alerts.md#who-watches-the-watcher)). In your own
+    that somebody notices when no check comes any more ([alerts](alerts.md#who-watches-the-watcher)). In your own
     `~/.config/m4ops/m4ops.toml`: after every `check --all`, once for all runs."""
     keep: tuple[str, ...] = ()
     """What `m4ops prune` keeps: `last 3`, `every 5000`, `best 2 by TASK`, `lowest 2 by TASK`, `around incidents`,

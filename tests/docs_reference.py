@@ -1,5 +1,4 @@
-"""The generated parts of the pages: in README.md the tree, the keys of m4ops.toml, the command reference; in
-docs/monitor.md the kinds of findings.
+"""The generated parts of the pages: README's tree, the command reference, the keys of m4ops.toml, the kinds of findings.
 
     python tests/docs_reference.py
 
@@ -18,7 +17,6 @@ from ops.catalogue import kinds as catalogue
 from ops.cli import COMMANDS, cli
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
 LONGEST = 112
 """Characters of a docstring's sentence that the tree shows whole."""
 ABOUT = {
@@ -32,7 +30,7 @@ ABOUT = {
     "bench/": "one program a figure",
     "constraints.txt": "the versions m4ops is developed and tested with",
     "demo.svg": "the picture above, rendered from a real run by `m4ops demo --svg demo.svg`",
-    "docs/": "what was measured, and by which program",
+    "docs/": "every command and setting, how the check judges, and what was measured by which program",
     "ops/": "the package; the distribution and the command are called m4ops",
     "pyproject.toml": "package, dependencies, ruff, mypy, pytest",
     "runbooks/": "one page a symptom: Symptom, Confirm, Act, Verify, Undo; a test runs every command",
@@ -140,21 +138,26 @@ def kinds() -> str:
     return "\n".join(["| kind | severity | role | meaning |", "| --- | --- | --- | --- |", *rows])
 
 
-PARTS = {"tree": tree, "config": config_keys, "commands": commands}
-MONITOR = ROOT / "docs" / "monitor.md"
-OF_MONITOR = {"kinds": kinds}
+DOCS = ROOT / "docs"
+PAGES: Mapping[Path, tuple[str, Callable[[], str]]] = {
+    ROOT / "README.md": ("tree", tree),
+    DOCS / "commands.md": ("commands", commands),
+    DOCS / "configuration.md": ("config", config_keys),
+    DOCS / "monitor.md": ("kinds", kinds),
+}
+"""The pages that have a generated part, its name, and what makes it."""
 
 
-def generated(text: str, parts: Mapping[str, Callable[[], str]] = PARTS) -> str:
-    """The page with every generated part as it must be."""
-    for name, make in parts.items():
-        pattern = re.compile(rf"(<!-- {name}: .*?-->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        if not pattern.search(text):
-            raise SystemExit(f"a page lost its marker <!-- {name}: … -->")
-        text = pattern.sub(lambda found, make=make: f"{found[1]}\n{make()}\n\n{found[2]}", text)  # type: ignore[misc]
-    return text
+def current(page: Path) -> str:
+    """The page with its generated part as it must be."""
+    name, make = PAGES[page]
+    text = page.read_text()
+    pattern = re.compile(rf"(<!-- {name}: .*?-->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise SystemExit(f"{page} lost its marker <!-- {name}: … -->")
+    return pattern.sub(lambda found: f"{found[1]}\n{make()}\n\n{found[2]}", text)
 
 
 if __name__ == "__main__":
-    README.write_text(generated(README.read_text()))
-    MONITOR.write_text(generated(MONITOR.read_text(), OF_MONITOR))
+    for page in PAGES:
+        page.write_text(current(page))

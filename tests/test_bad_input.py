@@ -427,7 +427,7 @@ def test_a_run_of_somebody_else(run: Run) -> None:
         if folder.stat().st_uid == 0 and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o055)
     for path in run.root.rglob("*"):
-        path.chmod(path.stat().st_mode | 0o044)
+        path.chmod(path.stat().st_mode | (0o055 if path.is_dir() else 0o044))
     before = run.tree()
     for words in CHANGES:
         sys.stdout.flush()
