@@ -1,6 +1,6 @@
 """`m4ops scale-lr` on one large optimizer shard, beside torch.load and torch.save of the same shard.
 
-    python bench/scale_lr_speed.py [--gigabytes 4] [--rounds 3] [--folder DIR]
+    python bench/scale_lr_speed.py [--gigabytes 4] [--rounds 3] [--folder DIR] [--m4ops PROGRAM]
 
 The shard has ZeRO-3's nesting: a third master weights, two thirds Adam moments. Both ways change the same LR fields in
 the same run, one after the other; each is a whole process from its start to its end, the command of m4ops with plan,
@@ -104,6 +104,10 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="on the disk to measure (default: the system's temporary folder)")
+    beside = Path(sys.executable).with_name("m4ops")
+    parser.add_argument(
+        "--m4ops", type=Path, default=beside, help="as a login node has it, where no torch is (default: here)"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         run = a_run(Path(name), options.gigabytes)
@@ -111,7 +115,7 @@ def main() -> None:
         files = [str(state / "custom_checkpoint_0.pkl"), str(state / "pytorch_model" / SHARD)]
         env = {**os.environ, "PATH": f"{name}/bin{os.pathsep}{os.environ['PATH']}"}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed m4ops is compiled
-        own = [str(Path(sys.executable).with_name("m4ops")), "--run", str(run), "scale-lr", "0.5", "--again", "-y"]
+        own = [str(options.m4ops), "--run", str(run), "scale-lr", "0.5", "--again", "-y"]
         cost([*own, "-n"], env)
         pairs = []
         for _ in range(options.rounds):
