@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STEP = 1000
+REST = 2.0
+"""Seconds after a round, in which the kernel gets back what gigabytes of torch's took; both begin on a machine at rest."""
 SHARD = "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
 MAKE = """
 import sys, torch
@@ -122,6 +124,7 @@ def main() -> None:
             mine = cost(own, env)
             peer = cost([sys.executable, "-c", PEER, "0.5", *files], env)
             os.sync()
+            time.sleep(REST)
             pairs.append((mine, peer))
             told = (f"{c.wall:.2f} s ({c.cpu:.2f} s CPU) {c.memory:.0f} MB" for c in (mine, peer))
             print("  m4ops {}   torch {}".format(*told), flush=True)
