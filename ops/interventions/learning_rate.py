@@ -22,8 +22,6 @@ from ops.interventions.lr_promise import scale_promise, set_promise
 from ops.interventions.wish import CheckpointEdit
 from ops.model import Checkpoint, Expectation, Snapshot, StateFile
 
-CHANGING = ("scale-lr", "set-lr", "rewind")
-
 
 class ScaleLr(CheckpointEdit, frozen=True):
     """Multiply the learning rate that the next resume starts with."""
