@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from ops import state
 from ops.checkpoints import layouts
+from ops.checkpoints.folders import modified
 from ops.errors import Busy, OpsError
 from ops.model import Checked, Checkpoint, Run, Snapshot, Unknown
 
@@ -101,7 +103,7 @@ def _looked_into(picture: Snapshot, checkpoint: Checkpoint) -> Sequence[Fault] |
         return Unknown(f"{os.path.relpath(closed[0], checkpoint.home)} is closed to this user")
     marked = isinstance(picture.pointer, Unknown) or picture.pointer.rule == "named"
     running = any(job.running for job in picture.jobs) if picture.jobs else isinstance(picture.jobs, Unknown)
-    if not marked and running and picture.now - max(map(_written, files), default=0.0) < SETTLED:
+    if not marked and running and picture.now - max((modified(Path(f)) or 0.0 for f in files), default=0.0) < SETTLED:
         return Unknown("it is being saved, or was just now")
     try:
         found = layouts.read(picture.run, frozenset({checkpoint.step}))
@@ -164,13 +166,6 @@ def _mark(checkpoint: Checkpoint) -> str:
                 )
             )
     return told.hexdigest()
-
-
-def _written(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
 
 
 def _walk(path: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,14 +35,15 @@ class Sign(NamedTuple):
 
 def signs(checkpoint: Path, files: Mapping[Path, TorchFile]) -> Iterator[Sign]:
     """What says that files of a checkpoint's folder are another save's."""
+    nearest = _nearest(checkpoint)
     for folder in sorted({path.parent for path, file in files.items() if file.many}):
         parts = {path: file for path, file in files.items() if path.parent == folder}
         yield from (disagree := list(_steps(parts)))
-        for other in _nearest(checkpoint):
-            twins = other / folder.relative_to(checkpoint)
-            for path in _copies(parts, twins):
-                yield Sign(path, f"holds the very same tensors as that of {other.name}: one is a copy", bool(disagree))
-        yield from _older(checkpoint, folder, parts)
+        twins = [(other.name, other / folder.relative_to(checkpoint)) for other in nearest]
+        for name, twin in twins:
+            for path in _copies(parts, twin):
+                yield Sign(path, f"holds the very same tensors as that of {name}: one is a copy", bool(disagree))
+        yield from _older(folder, parts, twins)
 
 
 def _steps(parts: Mapping[Path, TorchFile]) -> Iterator[Sign]:
@@ -92,9 +93,9 @@ def _same(path: Path, file: TorchFile, twin: Path) -> bool | None:
         return False
 
 
-def _older(checkpoint: Path, folder: Path, parts: Mapping[Path, TorchFile]) -> Iterator[Sign]:
+def _older(folder: Path, parts: Mapping[Path, TorchFile], twins: Sequence[tuple[str, Path]]) -> Iterator[Sign]:
     ended = modified(folder / dcp.METADATA)
-    others = ((modified(n / folder.relative_to(checkpoint) / dcp.METADATA), n.name) for n in _nearest(checkpoint))
+    others = ((modified(twin / dcp.METADATA), name) for name, twin in twins)
     earlier = [(time, name) for time, name in others if time is not None and ended is not None and time < ended]
     if not earlier:
         return
